@@ -1,0 +1,128 @@
+//! What an operator does with an outbox: look at it, and deal with its dead letters.
+//!
+//! It is a trait of its own, used by the command line and the dashboard only, so that
+//! [`Source`](crate::source::Source) stays small. Every call is safe while relays run: they find
+//! what was changed at their next look.
+
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use postrider::Key;
+
+use crate::source::SourceError;
+
+/// Looks at one outbox and its dead letters, for all pipelines.
+#[async_trait]
+pub trait Admin: Send + Sync {
+    /// How each pipeline stands.
+    async fn status(&self) -> Result<OutboxStatus, SourceError>;
+
+    /// Dead letters that match, oldest first, at most `limit` after `after` (a
+    /// [`DeadLetter::cursor`]).
+    async fn dead_letters(
+        &self,
+        selection: &Selection,
+        after: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<DeadLetter>, SourceError>;
+
+    /// One dead letter whole, by event id.
+    async fn dead_letter(&self, event_id: &str) -> Result<Option<DeadLetterDetail>, SourceError>;
+
+    /// Gives the matching dead letters a fresh set of attempts: relays publish them, and then
+    /// what waits behind them, in order per key. A dead letter with an earlier one of its key
+    /// still parked waits behind that one. Answers how many there were.
+    async fn retry(&self, selection: &Selection) -> Result<u64, SourceError>;
+
+    /// Removes the matching dead letters for good; what waits behind them flows again. Answers
+    /// how many there were.
+    async fn discard(&self, selection: &Selection) -> Result<u64, SourceError>;
+}
+
+/// Which dead letters are meant: those that match every part that is given.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Selection {
+    /// Of this pipeline.
+    pub pipeline: Option<String>,
+    /// With one of these event ids; empty means any.
+    pub event_ids: Vec<String>,
+    /// Of this key.
+    pub key: Option<Key>,
+}
+
+/// How an outbox stands.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OutboxStatus {
+    /// The kind of database, such as `sqlite`.
+    pub database: &'static str,
+    /// The outbox table.
+    pub table: String,
+    /// The pipelines that have ever read it, by name; one named `default` if there were none.
+    pub pipelines: Vec<PipelineStatus>,
+}
+
+/// How one pipeline stands.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PipelineStatus {
+    /// The pipeline's name.
+    pub name: String,
+    /// `mark`, `delete` or `cursor`; `None` if no relay ever ran it.
+    pub progress: Option<String>,
+    /// Events not published and not set aside, counted up to [`COUNT_MAX`].
+    pub unpublished: u64,
+    /// Age of the oldest of them.
+    pub oldest_unpublished_age: Option<Duration>,
+    /// Dead letters.
+    pub parked: u64,
+    /// Events that wait behind a dead letter or a retry of their key.
+    pub queued: u64,
+    /// Events that will be tried again by themselves, or are not due yet.
+    pub deferred: u64,
+    /// Keys that wait.
+    pub blocked_keys: u64,
+    /// When the pipeline last settled something.
+    pub last_settled_at: Option<SystemTime>,
+}
+
+/// Counting stops here, so that looking never scans a huge backlog.
+pub const COUNT_MAX: u64 = 100_000;
+
+/// A parked event, without its contents.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadLetter {
+    /// Where to go on listing.
+    pub cursor: u64,
+    /// The pipeline that parked it.
+    pub pipeline: String,
+    /// The event id as it stands in the row.
+    pub event_id: String,
+    /// The key as it stands in the row.
+    pub key: Key,
+    /// The event type as it stands in the row.
+    pub event_type: String,
+    /// The kind of the last error.
+    pub kind: String,
+    /// The last error.
+    pub error: String,
+    /// How often publishing it failed.
+    pub attempts: u32,
+    /// When it was parked.
+    pub parked_at: SystemTime,
+    /// Later events of its key that wait behind it.
+    pub queued_behind: u64,
+}
+
+/// A parked event with its contents.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadLetterDetail {
+    /// What the list shows.
+    pub letter: DeadLetter,
+    /// The media type of the payload.
+    pub content_type: String,
+    /// The headers as they stand in the row.
+    pub headers: String,
+    /// When the fact happened, as it stands in the row.
+    pub occurred_at: String,
+    /// The payload, byte for byte.
+    pub payload: Vec<u8>,
+}

@@ -1,0 +1,498 @@
+//! What the configuration accepts, and everything it says about mistakes.
+
+use std::time::Duration;
+
+use super::*;
+use crate::pipeline::{OnDead, Ordering};
+
+const MINIMAL: &str = r#"
+[source]
+url = "sqlite://app.db"
+
+[[pipeline]]
+name = "orders"
+sink = { url = "stdout:" }
+"#;
+
+fn parse_with(text: &str, env: &[(&str, &str)]) -> Result<Config, Problems> {
+    Config::parse(text, "p.toml", &env.iter().copied().collect())
+}
+
+fn parse(text: &str) -> Config {
+    parse_with(text, &[]).unwrap_or_else(|problems| panic!("{problems}"))
+}
+
+/// Every problem as two lines: `place: what` and `  fix: …`.
+#[track_caller]
+fn assert_problems(text: &str, env: &[(&str, &str)], expected: &[&str]) {
+    let problems = parse_with(text, env)
+        .expect_err("this should not be accepted")
+        .to_string();
+    let lines: Vec<&str> = problems.lines().collect();
+    assert_eq!(lines, expected, "\n{problems}");
+}
+
+#[test]
+fn little_is_needed() {
+    let config = parse(MINIMAL);
+    assert_eq!(config.source.url.expose(), "sqlite://app.db");
+    assert_eq!(config.source.table.as_str(), "outbox");
+    let pipeline = &config.pipelines[0];
+    assert_eq!(
+        (pipeline.name.as_str(), pipeline.mode),
+        ("orders", Mode::Poll)
+    );
+    assert_eq!(pipeline.progress, Progress::Mark);
+    assert!(pipeline.aggregate_types.is_empty());
+    assert_eq!(pipeline.options.retry, Default::default());
+    assert_eq!(pipeline.options.window, Default::default());
+}
+
+#[test]
+fn everything_can_be_said() {
+    let config = parse(
+        r#"
+        [source]
+        url = "sqlite://app.db"
+        table = "events"
+
+        [[pipeline]]
+        name = "orders"
+        mode = "poll"
+        progress = "cursor"
+        ordering = "none"
+        shards = 1
+        on_dead = "skip"
+        match = { aggregate_type = ["Order", "Invoice"] }
+        window = { events = 100, bytes = "1MiB" }
+        grace = "5s"
+        stall_after = "2m"
+
+        [pipeline.sink]
+        url = "http://127.0.0.1:1/hook"
+        topic = "shop.{event_type}"
+        key = "{aggregate_type}-{aggregate_id}"
+        format = "cloudevents"
+        timeout = "500ms"
+        headers = { tenant = "{header.tenant}" }
+        allow_private = true
+
+        [pipeline.retry]
+        attempts = 3
+        initial = "10ms"
+        max = "1h"
+
+        [[pipeline]]
+        name = "audit"
+        progress = "cursor"
+        sink = { url = "file:///tmp/audit.jsonl" }
+        "#,
+    );
+    assert_eq!(config.source.table.as_str(), "events");
+    let orders = &config.pipelines[0];
+    assert_eq!(orders.progress, Progress::Cursor);
+    assert_eq!(orders.aggregate_types, ["Order", "Invoice"]);
+    let options = &orders.options;
+    assert_eq!(
+        (options.ordering, options.on_dead),
+        (Ordering::None, OnDead::Skip)
+    );
+    assert_eq!(
+        (options.window.events_max, options.window.bytes_max),
+        (100, 1 << 20)
+    );
+    assert_eq!(options.grace, Duration::from_secs(5));
+    assert_eq!(options.stall_after, Duration::from_secs(120));
+    // The sink gives up first, so that the answer is its own.
+    assert_eq!(options.publish_timeout, Duration::from_millis(5_500));
+    assert_eq!(orders.sink.options["timeout"].as_str(), Some("500ms"));
+    assert_eq!(options.retry.attempts, 3);
+    assert_eq!(options.retry.initial, Duration::from_millis(10));
+    assert_eq!(options.retry.max, Duration::from_secs(3600));
+    assert_eq!(options.encoding.format.as_str(), "cloudevents");
+    assert_eq!(options.encoding.route.headers.len(), 1);
+    assert_eq!(config.pipelines[1].name, "audit");
+}
+
+#[test]
+fn all_mistakes_are_told_at_once() {
+    let text = r#"
+[source]
+urk = "sqlite://app.db"
+table = 5
+
+[[pipeline]]
+name = "orders"
+mode = "pol"
+progres = "mark"
+ordering = "random"
+shards = 4
+colour = "red"
+match = { aggregate_type = [] }
+window = { events = 0, bytes = "1TB" }
+grace = "soon"
+stall_after = 30
+
+[pipeline.sink]
+url = ""
+topic = "{aggregate_typ}"
+
+[pipeline.retry]
+attempts = 0
+initial = "1h"
+max = "1s"
+
+[prune]
+keep = "7d"
+"#;
+    assert_problems(
+        text,
+        &[],
+        &[
+            "p.toml:2:1: `url` is missing in [source]",
+            "  fix: add url = \"sqlite:///var/lib/app/app.db\"",
+            "p.toml:3:1: unknown key `urk` in [source]",
+            "  fix: did you mean `url`?",
+            "p.toml:4:9: `table` has to be a string, and is an integer",
+            "  fix: write table = \"…\"",
+            "p.toml:8:8: `mode` cannot be \"pol\"",
+            "  fix: did you mean \"poll\"?",
+            "p.toml:9:1: unknown key `progres` in [[pipeline]]",
+            "  fix: did you mean `progress`?",
+            "p.toml:10:12: `ordering` cannot be \"random\"",
+            "  fix: use one of \"key\", \"none\"",
+            "p.toml:11:10: more than one shard is not available in this version",
+            "  fix: write shards = 1, or remove it",
+            "p.toml:12:1: unknown key `colour` in [[pipeline]]",
+            "  fix: remove it; [[pipeline]] has grace, match, mode, name, on_dead, ordering, \
+             progress, retry, shards, sink, stall_after, window",
+            "p.toml:13:28: `aggregate_type` is empty",
+            "  fix: name at least one, or remove the key",
+            "p.toml:14:21: `events` cannot be 0",
+            "  fix: use 1 to 1000000",
+            "p.toml:14:32: `bytes` cannot be \"1TB\"",
+            "  fix: use 1KiB to 4GiB",
+            "p.toml:15:9: `grace` cannot be \"soon\"",
+            "  fix: write a number and ms, s, m, h or d: \"5s\"",
+            "p.toml:16:15: `stall_after` has to be a duration, and is an integer",
+            "  fix: write stall_after = \"5s\"",
+            "p.toml:19:7: `url` in [pipeline.sink] of orders is empty",
+            "  fix: write, for example, url = \"stdout:\"",
+            "p.toml:20:9: `topic` is not a template: unknown field `aggregate_typ` at byte 1, did \
+             you mean `aggregate_type`?; the fields are id, aggregate_type, aggregate_id, \
+             event_type, event_version, topic, header.NAME",
+            "  fix: correct `topic` = \"{aggregate_typ}\"",
+            "p.toml:23:12: `attempts` cannot be 0",
+            "  fix: use 1 to 1000000",
+            "p.toml:25:7: `max` is shorter than `initial`",
+            "  fix: make `max` at least as long as `initial`",
+            "p.toml:27:1: [prune] is not available in this version",
+            "  fix: remove the section",
+        ],
+    );
+}
+
+#[test]
+fn an_empty_file_lacks_everything() {
+    assert_problems(
+        "",
+        &[],
+        &[
+            "p.toml:1:1: there is no [[pipeline]]",
+            "  fix: add [[pipeline]] with a name and [pipeline.sink] with a url",
+            "p.toml:1:1: there is no [source]",
+            "  fix: add [source] with url = \"sqlite:///var/lib/app/app.db\"",
+        ],
+    );
+}
+
+#[test]
+fn one_bracket_is_not_a_list() {
+    let text = MINIMAL.replace("[[pipeline]]", "[pipeline]");
+    assert_problems(
+        &text,
+        &[],
+        &[
+            "p.toml:5:1: `pipeline` has to be a list of sections, and is a table",
+            "  fix: write [[pipeline]] with two brackets",
+        ],
+    );
+}
+
+#[test]
+fn a_mistake_in_the_syntax_is_shown() {
+    let problems = parse_with("[source]\nurl = outbox\n", &[]).unwrap_err();
+    let problem = problems.iter().next().unwrap();
+    assert_eq!(problem.at.to_string(), "p.toml:2:7");
+    assert_eq!(
+        problem.excerpt.as_deref(),
+        Some("  2 | url = outbox\n    |       ^")
+    );
+    assert!(
+        problem.what.starts_with("this is not valid TOML: "),
+        "{}",
+        problem.what
+    );
+}
+
+#[test]
+fn a_mistake_in_the_syntax_does_not_show_a_password() {
+    let problems = parse_with("[source]\nurl = \"http://u:canary@host\n", &[]).unwrap_err();
+    let text = format!("{problems} {problems:?}");
+    assert!(!text.contains("canary"), "{text}");
+}
+
+#[test]
+fn names_are_unique_and_plain() {
+    let text = r#"
+[source]
+url = "sqlite://app.db"
+[[pipeline]]
+name = "a"
+progress = "cursor"
+sink = { url = "stdout:" }
+[[pipeline]]
+name = "a"
+progress = "cursor"
+sink = { url = "stdout:" }
+[[pipeline]]
+name = "a b"
+progress = "cursor"
+"#;
+    assert_problems(
+        text,
+        &[],
+        &[
+            "p.toml:9:8: there is another pipeline named \"a\"",
+            "  fix: give each pipeline a name of its own",
+            "p.toml:12:1: pipeline ? has no sink",
+            "  fix: add [pipeline.sink] with url = \"stdout:\", \"file:///…\" or \"http://…\"",
+            "p.toml:13:8: `name` is not a pipeline name",
+            "  fix: use up to 64 letters, digits, `-`, `_` and `.`: the name stays in the database",
+        ],
+    );
+}
+
+#[test]
+fn several_pipelines_need_a_cursor() {
+    let text = r#"
+[source]
+url = "sqlite://app.db"
+[[pipeline]]
+name = "a"
+sink = { url = "stdout:" }
+[[pipeline]]
+name = "b"
+progress = "delete"
+sink = { url = "stdout:" }
+"#;
+    assert_problems(
+        text,
+        &[],
+        &[
+            "p.toml:4:1: progress \"mark\" belongs to one pipeline, and this outbox has 2",
+            "  fix: write progress = \"cursor\" in each of them",
+            "p.toml:9:12: progress \"delete\" belongs to one pipeline, and this outbox has 2",
+            "  fix: write progress = \"cursor\" in each of them",
+        ],
+    );
+}
+
+#[test]
+fn what_the_database_cannot_do_is_refused() {
+    let text = MINIMAL.replace("sink =", "mode = \"cdc\"\nsink =");
+    assert_problems(
+        &text,
+        &[],
+        &[
+            "p.toml:7:8: mode \"cdc\" is not available for sqlite",
+            "  fix: write mode = \"poll\", or remove it",
+        ],
+    );
+}
+
+#[test]
+fn references_are_resolved_and_missing_ones_named() {
+    let text = MINIMAL.replace("sqlite://app.db", "sqlite://${env:DIR}/app.db");
+    let config = parse_with(&text, &[("DIR", "/data")]).unwrap();
+    assert_eq!(config.source.url.expose(), "sqlite:///data/app.db");
+    assert_eq!(config.source.url.to_string(), "sqlite://${env:DIR}/app.db");
+    assert_problems(
+        &text,
+        &[],
+        &[
+            "p.toml:3:7: the environment variable `DIR` is not set",
+            "  fix: set it: export DIR=…",
+        ],
+    );
+}
+
+#[test]
+fn a_missing_secret_is_one_problem() {
+    let text = MINIMAL.replace(
+        "{ url = \"stdout:\" }",
+        "{ url = \"http://example.com/\", signing_secrets = [\"${env:NONE}\"] }",
+    );
+    assert_problems(
+        &text,
+        &[],
+        &[
+            "p.toml:7:58: the environment variable `NONE` is not set",
+            "  fix: set it: export NONE=…",
+        ],
+    );
+}
+
+#[test]
+fn variables_override_the_file() {
+    let env = [
+        ("POSTRIDER_SOURCE__URL", "sqlite://other.db"),
+        ("POSTRIDER_SOURCE__TABLE", "events"),
+        ("POSTRIDER_PIPELINE__ORDERS__PROGRESS", "delete"),
+        (
+            "POSTRIDER_PIPELINE__ORDERS__SINK__URL",
+            "http://127.0.0.1:1/",
+        ),
+        ("POSTRIDER_PIPELINE__ORDERS__SINK__ALLOW_PRIVATE", "true"),
+        ("POSTRIDER_PIPELINE__ORDERS__RETRY__ATTEMPTS", "7"),
+        ("POSTRIDER_PIPELINE__ORDERS__WINDOW__BYTES", "2MiB"),
+        (
+            "POSTRIDER_PIPELINE__ORDERS__MATCH__AGGREGATE_TYPE",
+            "Order, Invoice",
+        ),
+        ("POSTRIDER_LOG", "debug"),
+        ("POSTRIDER_SERVICE_HOST", "10.0.0.1"),
+    ];
+    let config = parse_with(MINIMAL, &env).unwrap_or_else(|problems| panic!("{problems}"));
+    assert_eq!(config.source.url.expose(), "sqlite://other.db");
+    assert_eq!(config.source.table.as_str(), "events");
+    let pipeline = &config.pipelines[0];
+    assert_eq!(pipeline.progress, Progress::Delete);
+    assert_eq!(pipeline.sink_url.expose(), "http://127.0.0.1:1/");
+    assert_eq!(pipeline.options.retry.attempts, 7);
+    assert_eq!(pipeline.options.window.bytes_max, 2 << 20);
+    assert_eq!(pipeline.aggregate_types, ["Order", "Invoice"]);
+}
+
+#[test]
+fn variables_that_override_nothing_are_told() {
+    let env = [
+        ("POSTRIDER_PIPELINE__INVOICES__MODE", "poll"),
+        ("POSTRIDER_PIPELINE__ORDERS__RETRY__ATEMPTS", "3"),
+        ("POSTRIDER_PIPELINE__ORDERS__RETRY__MAX", "long"),
+        ("POSTRIDER_SOURCE_URL", "sqlite://other.db"),
+    ];
+    let problems = parse_with(MINIMAL, &env).unwrap_err();
+    let lines: Vec<String> = problems.to_string().lines().map(str::to_owned).collect();
+    assert_eq!(
+        lines[0],
+        "POSTRIDER_PIPELINE__INVOICES__MODE: this environment variable overrides nothing"
+    );
+    assert!(lines[1].starts_with("  fix: unset it, or use one of POSTRIDER_SOURCE__TABLE, "));
+    assert_eq!(
+        lines[2..],
+        [
+            "POSTRIDER_PIPELINE__ORDERS__RETRY__ATEMPTS: this environment variable overrides nothing",
+            "  fix: did you mean `POSTRIDER_PIPELINE__ORDERS__RETRY__ATTEMPTS`? otherwise unset it",
+            "POSTRIDER_PIPELINE__ORDERS__RETRY__MAX: `max` cannot be \"long\"",
+            "  fix: write a number and ms, s, m, h or d: \"5s\"",
+            "POSTRIDER_SOURCE_URL: this environment variable overrides nothing",
+            "  fix: did you mean `POSTRIDER_SOURCE__URL`? otherwise unset it",
+        ]
+    );
+}
+
+#[test]
+fn every_known_variable_reaches_a_key() {
+    // No key takes this value but those that take any text.
+    for key in environment::PIPELINE_KEYS {
+        let name = format!("POSTRIDER_PIPELINE__ORDERS__{key}");
+        if let Err(problems) = parse_with(MINIMAL, &[(name.as_str(), "{wrong")]) {
+            let text = problems.to_string();
+            assert!(!text.contains("unknown key"), "{text}");
+            assert!(!text.contains("overrides nothing"), "{text}");
+        }
+    }
+}
+
+#[test]
+fn flags_make_one_pipeline_and_win_over_variables() {
+    let flags = Flags {
+        from: Some("sqlite://app.db".into()),
+        to: Some("http://127.0.0.1:1/".into()),
+        progress: Some("delete".into()),
+        allow_private: true,
+        ..Flags::default()
+    };
+    let env = [
+        ("POSTRIDER_SOURCE__URL", "sqlite://other.db"),
+        ("POSTRIDER_SOURCE__TABLE", "events"),
+        ("POSTRIDER_PIPELINE__DEFAULT__PROGRESS", "cursor"),
+        ("POSTRIDER_PIPELINE__DEFAULT__ON_DEAD", "skip"),
+    ];
+    let env: Environment = env.into_iter().collect();
+    let config = Config::from_flags(&flags, &env).unwrap_or_else(|problems| panic!("{problems}"));
+    assert_eq!(config.source.url.expose(), "sqlite://app.db");
+    assert_eq!(config.source.table.as_str(), "events");
+    assert_eq!(config.pipelines.len(), 1);
+    assert_eq!(config.pipelines[0].name, PIPELINE_DEFAULT);
+    assert_eq!(config.pipelines[0].progress, Progress::Delete);
+    assert_eq!(config.pipelines[0].options.on_dead, OnDead::Skip);
+
+    let wrong = Flags {
+        mode: Some("cdx".into()),
+        to: Some("foo://x".into()),
+        ..flags
+    };
+    let problems = Config::from_flags(&wrong, &Environment::default()).unwrap_err();
+    let places: Vec<String> = problems
+        .iter()
+        .map(|problem| problem.at.to_string())
+        .collect();
+    assert_eq!(places, ["--mode", "--to"], "{problems}");
+}
+
+#[test]
+fn secrets_are_never_shown() {
+    let text = r#"
+[source]
+url = "sqlite://${env:CANARY}.db"
+[[pipeline]]
+name = "orders"
+[pipeline.sink]
+url = "http://127.0.0.1:1/${env:CANARY}?${env:CANARY}"
+headers = { tenant = "${env:CANARY}" }
+secret_headers = { authorization = "Bearer ${env:CANARY}" }
+allow_private = true
+"#;
+    let env = [("CANARY", "c4n4ry")];
+    let config = parse_with(text, &env).unwrap_or_else(|problems| panic!("{problems}"));
+    let shown = format!("{config:?} {config:#?} {}", config.source.url);
+    assert!(!shown.contains("c4n4ry"), "{shown}");
+
+    let wrong = r#"
+[source]
+url = "${env:CANARY}"
+table = "${env:CANARY}.${env:CANARY}"
+[[pipeline]]
+name = "${env:CANARY} x"
+mode = "${env:CANARY}"
+grace = "${env:CANARY}"
+window = { bytes = "${env:CANARY}" }
+[pipeline.sink]
+url = "${env:CANARY}://x"
+topic = "{${env:CANARY}}"
+timeout = "${env:CANARY}"
+secret = "${env:CANARY}"
+
+[[pipeline]]
+name = "other"
+[pipeline.sink]
+url = "http://user:${env:CANARY}@127.0.0.1:1/"
+signing_secrets = "${env:CANARY}"
+"#;
+    let problems = parse_with(wrong, &env).unwrap_err();
+    let shown = format!("{problems} {problems:?} {problems:#?}");
+    assert!(problems.iter().count() >= 8, "{problems}");
+    assert!(!shown.contains("c4n4ry"), "{shown}");
+}

@@ -1,0 +1,20 @@
+//! The relay of Postrider as a library: it reads outboxes and publishes their events, in order
+//! per key, at least once.
+//!
+//! A [`Pipeline`](pipeline::Pipeline) joins one [`Source`](source::Source) to one
+//! [`Sink`](sink::Sink). The binary `postrider` runs pipelines from a configuration file; an
+//! application can run the same pipelines inside its own process.
+
+pub mod admin;
+pub mod config;
+pub mod failure;
+pub mod formats;
+pub mod pipeline;
+pub mod relay;
+pub mod routing;
+pub mod secret;
+pub mod shutdown;
+pub mod sink;
+pub mod sinks;
+pub mod source;
+pub mod sources;

@@ -1,0 +1,205 @@
+//! The circuit breaker: knows when the sink as a whole is in trouble.
+//!
+//! ```text
+//!            unavailable, throttled, or failures
+//!            of several lanes in a row
+//!   Closed ───────────────────────────────────▶ Open
+//!     ▲                                        │   ▲
+//!     │ a success                     time over│   │ a failure
+//!     │                                        ▼   │
+//!     └──────────────────────────────────── Probing
+//! ```
+//!
+//! While it is not closed, failures say nothing about single events, so no attempt is counted.
+//!
+//! An endpoint that answers every event with an error looks, event by event, like many bad
+//! events. So [`OUTAGE_LANES`] failures of different lanes without a success between them are
+//! taken for an outage, too. To tell the two apart again, each fruitless round of probing lets
+//! twice as many events through: among bad ones, a good one is soon found. A sink that could not
+//! be reached, on the other hand, is back as soon as it answers anything, be it an error.
+
+use std::time::Duration;
+
+use super::decision::backoff;
+
+/// Failures of so many different lanes, without a success between them, are an outage.
+pub const OUTAGE_LANES: usize = 10;
+/// The first pause of an outage.
+const PAUSE_INITIAL: Duration = Duration::from_millis(250);
+/// The longest pause of an outage: so long recovery may go unnoticed.
+const PAUSE_MAX: Duration = Duration::from_secs(15);
+/// The pause when the sink asks to slow down and does not say for how long.
+const THROTTLE_DEFAULT: Duration = Duration::from_secs(1);
+/// The longest pause that a sink can ask for.
+const THROTTLE_MAX: Duration = Duration::from_secs(3600);
+
+#[derive(Debug)]
+pub(super) struct Breaker {
+    state: State,
+    /// Rounds without a success since the breaker opened.
+    rounds: u32,
+    probes: usize,
+    /// Lanes that failed since the last success.
+    streak: Vec<u64>,
+    seed: u64,
+}
+
+/// Most events that are sent while the sink is in trouble.
+pub(super) const PROBES_MAX: usize = 64;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Closed,
+    Open { until: Duration },
+    Probing,
+}
+
+impl Breaker {
+    pub(super) fn new(seed: u64) -> Self {
+        Self { state: State::Closed, rounds: 0, probes: 1, streak: Vec::new(), seed }
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.state == State::Closed
+    }
+
+    /// When to look again, if the breaker is open.
+    pub(super) fn opens_at(&self) -> Option<Duration> {
+        match self.state {
+            State::Open { until } => Some(until),
+            State::Closed | State::Probing => None,
+        }
+    }
+
+    /// How many more events may be sent now.
+    pub(super) fn allowance(&mut self, now: Duration, in_flight: usize) -> usize {
+        if matches!(self.state, State::Open { until } if now >= until) {
+            self.state = State::Probing;
+        }
+        match self.state {
+            State::Closed => usize::MAX,
+            State::Open { .. } => 0,
+            State::Probing => self.probes.saturating_sub(in_flight),
+        }
+    }
+
+    /// The sink answered for an event, be it that it rejects it.
+    pub(super) fn answered(&mut self) {
+        *self = Self::new(self.seed);
+    }
+
+    pub(super) fn unavailable(&mut self, now: Duration) {
+        if !matches!(self.state, State::Open { .. }) {
+            self.open(now);
+        }
+    }
+
+    pub(super) fn throttled(&mut self, now: Duration, retry_after: Option<Duration>) {
+        let pause = retry_after.unwrap_or(THROTTLE_DEFAULT).min(THROTTLE_MAX);
+        let until = self.opens_at().map_or(now + pause, |until| until.max(now + pause));
+        self.state = State::Open { until };
+    }
+
+    /// An event of this lane failed. True if that is part of an outage.
+    pub(super) fn failed(&mut self, lane: u64, now: Duration) -> bool {
+        let everything_fails = self.streak.len() >= OUTAGE_LANES;
+        match self.state {
+            State::Open { .. } => return true,
+            State::Probing if everything_fails => {
+                self.probes = (self.probes * 2).min(PROBES_MAX);
+                self.open(now);
+                return true;
+            }
+            State::Probing => self.state = State::Closed,
+            State::Closed => {}
+        }
+        if !self.streak.contains(&lane) {
+            self.streak.push(lane);
+        }
+        if self.streak.len() < OUTAGE_LANES {
+            return false;
+        }
+        self.open(now);
+        true
+    }
+
+    fn open(&mut self, now: Duration) {
+        let jitter = self.seed.wrapping_add(self.rounds.into());
+        let pause = backoff(PAUSE_INITIAL, PAUSE_MAX, self.rounds, jitter);
+        self.rounds = self.rounds.saturating_add(1);
+        self.state = State::Open { until: now + pause };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn an_outage_opens_it_probes_follow_and_a_success_closes_it() {
+        let mut breaker = Breaker::new(1);
+        assert_eq!(breaker.allowance(ms(0), 0), usize::MAX);
+        breaker.unavailable(ms(0));
+        assert_eq!(breaker.allowance(ms(1), 0), 0);
+        assert_eq!(breaker.allowance(ms(250), 0), 1, "one probe");
+        assert_eq!(breaker.allowance(ms(250), 1), 0, "and no second one beside it");
+        breaker.unavailable(ms(251));
+        assert_eq!(breaker.allowance(ms(252), 0), 0);
+        assert!(breaker.opens_at().unwrap() >= ms(251 + 250), "the pause has doubled");
+        assert_eq!(breaker.allowance(ms(800), 0), 1);
+        breaker.answered();
+        assert!(breaker.is_closed());
+    }
+
+    #[test]
+    fn failures_of_one_lane_are_no_outage_but_of_many_lanes_are() {
+        let mut breaker = Breaker::new(1);
+        for _ in 0..1000 {
+            assert!(!breaker.failed(1, ms(0)));
+        }
+        for lane in 2..OUTAGE_LANES as u64 {
+            assert!(!breaker.failed(lane, ms(0)));
+        }
+        assert!(breaker.failed(99, ms(0)));
+        assert!(!breaker.is_closed());
+    }
+
+    #[test]
+    fn fruitless_rounds_of_failures_let_more_probes_through() {
+        let mut breaker = Breaker::new(1);
+        for lane in 0..OUTAGE_LANES as u64 {
+            breaker.failed(lane, ms(0));
+        }
+        let mut probes = Vec::new();
+        let mut now = ms(0);
+        for lane in 0..8 {
+            now += PAUSE_MAX;
+            probes.push(breaker.allowance(now, 0));
+            breaker.failed(lane, now);
+        }
+        assert_eq!(probes, [1, 2, 4, 8, 16, 32, 64, 64]);
+    }
+
+    #[test]
+    fn a_sink_that_was_away_is_back_once_it_answers_even_with_an_error() {
+        let mut breaker = Breaker::new(1);
+        breaker.unavailable(ms(0));
+        assert!(breaker.failed(1, ms(1)), "an old answer tells nothing");
+        assert_eq!(breaker.allowance(ms(300), 0), 1);
+        assert!(!breaker.failed(1, ms(301)));
+        assert!(breaker.is_closed());
+    }
+
+    #[test]
+    fn a_throttled_sink_is_left_alone_as_long_as_it_asks() {
+        let mut breaker = Breaker::new(1);
+        breaker.throttled(ms(0), Some(ms(5000)));
+        breaker.throttled(ms(10), Some(ms(20)));
+        assert_eq!(breaker.allowance(ms(4999), 0), 0);
+        assert_eq!(breaker.allowance(ms(5000), 0), 1);
+    }
+}

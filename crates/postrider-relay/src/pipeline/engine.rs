@@ -1,0 +1,619 @@
+//! The pipeline's logic: a state machine without I/O, clock or randomness of its own.
+//!
+//! It is told what happened ([`read`](Engine::read), [`published`](Engine::published),
+//! [`settled`](Engine::settled), with the time) and asked what to do next
+//! ([`want`](Engine::want), [`next_call`](Engine::next_call),
+//! [`next_settlements`](Engine::next_settlements)). The [pipeline](super) joins it to a real
+//! source, sink and clock; the simulation joins it to fake ones and takes it through thousands
+//! of faults.
+//!
+//! # Rules
+//!
+//! 1. An event goes to the sink only when no earlier event of its key is under way, set aside or
+//!    waiting (in one call together, where the sink keeps their order).
+//! 2. Every event that was read gets exactly one verdict, and `Delivered` only if the sink said
+//!    so.
+//! 3. An event that failed leaves memory: it is set aside in the source, and so is everything of
+//!    its key that was read behind it. So one bad key never fills the window.
+//! 4. A key stays blocked from the moment one of its events is set aside until the source says
+//!    that the last one is gone *and* no verdict that sets another one aside is still on its way.
+//!    An event that comes back is queued again if it may have been read before the source knew
+//!    that an earlier event of its key is set aside: it would overtake that one.
+//! 5. While the sink as a whole is in trouble, nothing is counted against events, a few of them
+//!    are tried, and no more are read than that takes.
+
+use std::time::Duration;
+
+use hashbrown::HashMap;
+
+use super::breaker::{Breaker, PROBES_MAX};
+use super::care::{Care, Turn};
+use super::decision::{Action, decide};
+use super::lanes::{Entry, Lanes, Room};
+use super::options::{OnDead, Ordering, Retry, Window};
+use crate::failure::{Failure, FailureKind, SinkError};
+use crate::source::{Handle, Settlement, Verdict};
+
+/// Reading waits until so large a part of the window is free, so that batches stay large.
+const READ_PART: usize = 4;
+
+/// What the engine needs to know about pipeline and sink.
+#[derive(Clone, Copy, Debug)]
+pub struct Policy {
+    /// What is kept in order.
+    pub ordering: Ordering,
+    /// What happens to a key once one of its events is parked.
+    pub on_dead: OnDead,
+    /// How failed events are tried again.
+    pub retry: Retry,
+    /// How much may be in memory.
+    pub window: Window,
+    /// The sink keeps the order of one key's events within a call.
+    pub ordered_by_key: bool,
+    /// Most events in a call.
+    pub batch_events_max: usize,
+    /// Most bytes in a call.
+    pub batch_bytes_max: usize,
+    /// Most calls at a time.
+    pub calls_max: usize,
+    /// Spreads pauses; any number.
+    pub seed: u64,
+}
+
+/// An event that was read.
+#[derive(Debug)]
+pub struct Incoming<M> {
+    /// The source's name for it.
+    pub handle: Handle,
+    /// A hash of its key; `None` for an event that has no place in the order of its key.
+    pub key: Option<u64>,
+    /// A hash of its id.
+    pub id: u64,
+    /// Its size in memory.
+    pub bytes: usize,
+    /// How often it has failed.
+    pub attempts: u32,
+    /// It was set aside before.
+    pub returned: bool,
+    /// How long it is not due yet.
+    pub delay: Option<Duration>,
+    /// What to send, or why it can never be sent.
+    pub message: Result<M, String>,
+}
+
+/// Events to hand to the sink in one call.
+#[derive(Debug)]
+pub struct Call<M> {
+    entries: Vec<usize>,
+    /// The attempt was written down before.
+    written_down: bool,
+    /// What to send.
+    pub messages: Vec<M>,
+}
+
+/// Verdicts to hand to the source.
+#[derive(Debug, Default)]
+pub struct SettlementBatch {
+    /// The verdicts.
+    pub settlements: Vec<Settlement>,
+    /// What the engine remembers about each.
+    notes: Vec<Note>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Note {
+    sets_aside: Option<u64>,
+    from_lane: bool,
+    early: bool,
+    /// It writes down the attempt of the event whose turn it is.
+    begins_turn: bool,
+}
+
+/// A key of which something is set aside.
+#[derive(Clone, Copy, Debug, Default)]
+struct Blocked {
+    /// Verdicts on their way that set something aside.
+    on_their_way: u32,
+    /// Those among them about events that had a place in the lane.
+    from_lane: u32,
+    /// The last batch that may have been read before such a one was durable.
+    stale_until: u64,
+}
+
+/// How the pipeline gets on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// Nothing waits.
+    Idle,
+    /// Events are being delivered.
+    Moving,
+    /// The sink is in trouble; events wait.
+    Outage,
+    /// Events wait and none was delivered since then.
+    Stalled {
+        /// The time of the last delivery.
+        since: Duration,
+    },
+}
+
+/// The pipeline's logic.
+#[derive(Debug)]
+pub struct Engine<M> {
+    policy: Policy,
+    lanes: Lanes<M>,
+    breaker: Breaker,
+    care: Care,
+    blocked: HashMap<u64, Blocked, foldhash::fast::FixedState>,
+    /// Batches read so far.
+    batches: u64,
+    calls: usize,
+    bytes: usize,
+    verdicts: SettlementBatch,
+    /// Verdicts handed out and not confirmed.
+    settling: usize,
+    moved_at: Duration,
+    stopping: bool,
+    stopped_by: Option<SinkError>,
+}
+
+impl<M> Engine<M> {
+    /// An engine that knows the blocked keys, after so many crashes.
+    pub fn new(policy: Policy, blocked: impl IntoIterator<Item = u64>, crashes: u32) -> Self {
+        Self {
+            policy,
+            lanes: Lanes::new(),
+            breaker: Breaker::new(policy.seed),
+            care: Care::after(crashes, policy.window.events_max),
+            blocked: blocked.into_iter().map(|key| (key, Blocked::default())).collect(),
+            batches: 0,
+            calls: 0,
+            bytes: 0,
+            verdicts: SettlementBatch::default(),
+            settling: 0,
+            moved_at: Duration::ZERO,
+            stopping: false,
+            stopped_by: None,
+        }
+    }
+
+    /// How many events and bytes to read, if any.
+    pub fn want(&self) -> Option<(usize, usize)> {
+        let Window { events_max, bytes_max } = self.policy.window;
+        let held = self.lanes.len() + self.unsettled();
+        let events = events_max.saturating_sub(held);
+        let bytes = bytes_max.saturating_sub(self.bytes);
+        let enough = events >= events_max.div_ceil(READ_PART) && bytes >= bytes_max / READ_PART;
+        let needed = self.breaker.is_closed() || self.lanes.len() < PROBES_MAX;
+        (enough && needed && !self.stopping).then_some((events, bytes))
+    }
+
+    /// Takes in what was read. An empty batch says that there was nothing.
+    pub fn read(&mut self, batch: impl IntoIterator<Item = Incoming<M>>, now: Duration) {
+        if self.lanes.len() == 0 {
+            self.moved_at = now;
+        }
+        self.batches += 1;
+        let mut count = 0;
+        for incoming in batch {
+            count += 1;
+            let early = self.care.admit();
+            self.admit(incoming, early);
+        }
+        if count == 0 {
+            self.care.read_everything();
+        }
+    }
+
+    fn admit(&mut self, incoming: Incoming<M>, early: bool) {
+        let Incoming { handle, id, bytes, attempts, returned, delay, message, .. } = incoming;
+        let key = incoming.key.filter(|_| self.policy.ordering == Ordering::Key);
+        if self.stopping {
+            return self.settle(handle, key, early, Verdict::Released);
+        }
+        if let Some(delay) = delay.filter(|delay| !delay.is_zero()) {
+            let verdict = Verdict::Deferred { delay, failure: None, blocks: false };
+            return self.settle(handle, key, early, verdict);
+        }
+        if let Some(blocked) = key.and_then(|key| self.blocked.get(&key)) {
+            if !returned {
+                return self.settle(handle, key, early, Verdict::Queued);
+            }
+            if blocked.from_lane > 0 || self.batches <= blocked.stale_until {
+                return self.settle(handle, key, early, Verdict::Queued);
+            }
+        }
+        let mut entry = Entry::new(handle, key, id, message);
+        entry.bytes = bytes;
+        entry.attempts = attempts;
+        entry.early = early;
+        self.bytes += bytes;
+        self.lanes.push(entry);
+    }
+
+    /// The next events to publish, if any may be sent now.
+    pub fn next_call(&mut self, now: Duration) -> Option<Call<M>> {
+        if self.stopping || self.calls >= self.policy.calls_max {
+            return None;
+        }
+        let in_flight = self.lanes.in_flight();
+        let events = self.breaker.allowance(now, in_flight).min(self.policy.batch_events_max);
+        if self.care.is_careful() {
+            return self.next_careful_call(events);
+        }
+        let whole_lanes = self.policy.ordered_by_key;
+        let bytes = self.policy.batch_bytes_max;
+        loop {
+            let mut entries = self.lanes.take(Room { events, bytes, whole_lanes });
+            if entries.is_empty() {
+                return None;
+            }
+            entries.retain(|index| !self.park_unsendable(*index));
+            if !entries.is_empty() {
+                return Some(self.call(entries));
+            }
+        }
+    }
+
+    /// Parks an event that can never be sent. That waits until it is its turn: set aside before
+    /// an earlier event of its key has its verdict, it could overtake that one later.
+    fn park_unsendable(&mut self, index: usize) -> bool {
+        let entry = self.lanes.entry(index);
+        let Some(message) = entry.unsendable.take() else { return false };
+        let (key, attempts) = (entry.key, entry.attempts.saturating_add(1));
+        let failure = Failure { kind: FailureKind::Rejected, message, attempts };
+        self.conclude(index, Verdict::Parked { failure, blocks: self.parked_blocks(key) });
+        self.lanes.put_back(key, 1, &[]);
+        true
+    }
+
+    /// After crashes: sends one event at a time, after its attempt was written down, and parks an
+    /// event that brought the relay down too often.
+    fn next_careful_call(&mut self, allowed: usize) -> Option<Call<M>> {
+        if let Some(turn) = self.care.turn.take_if(|turn| turn.written) {
+            let mut call = self.call(vec![turn.entry]);
+            call.written_down = true;
+            return Some(call);
+        }
+        let room = Room { events: 1, bytes: usize::MAX, whole_lanes: false };
+        while allowed > 0 && self.lanes.in_flight() == 0 {
+            let index = *self.lanes.take(room).first()?;
+            if self.park_unsendable(index) {
+                continue;
+            }
+            let entry = self.lanes.entry(index);
+            let (handle, key, attempts) = (entry.handle, entry.key, entry.attempts);
+            if attempts < self.policy.retry.attempts {
+                let (attempts, blocks) = (attempts + 1, key.is_some());
+                self.care.turn = Some(Turn { entry: index, written: false });
+                let note = Note { begins_turn: true, ..Note::default() };
+                self.verdict(handle, Verdict::Attempting { attempts, blocks }, note);
+                break;
+            }
+            let message = format!("the relay stopped {attempts} times while publishing this event");
+            let failure = Failure { kind: FailureKind::Failed, message, attempts };
+            self.conclude(index, Verdict::Parked { failure, blocks: self.parked_blocks(key) });
+            self.lanes.put_back(key, 1, &[]);
+        }
+        None
+    }
+
+    fn call(&mut self, entries: Vec<usize>) -> Call<M> {
+        let messages = entries
+            .iter()
+            .map(|index| self.lanes.entry(*index).message.take())
+            .map(|message| message.expect("an event that is not under way has its message"))
+            .collect();
+        self.calls += 1;
+        Call { entries, messages, written_down: false }
+    }
+
+    /// Takes in the sink's answer to a call: one result per message.
+    pub fn published(&mut self, call: Call<M>, results: Vec<Result<(), SinkError>>, now: Duration) {
+        assert_eq!(results.len(), call.entries.len(), "a sink answers for every message");
+        self.calls -= 1;
+        if call.written_down {
+            self.take_back(&call, &results);
+        }
+        let alive = results.iter().any(Result::is_ok);
+        if alive {
+            self.breaker.answered();
+            self.moved_at = now;
+        }
+        let mut messages = call.messages.into_iter();
+        let mut results = results.into_iter();
+        let mut entries = call.entries.as_slice();
+        while let Some(first) = entries.first() {
+            let key = self.lanes.entry(*first).key;
+            let together = match key {
+                None => 1,
+                Some(_) => entries
+                    .iter()
+                    .take_while(|index| self.lanes.entry(**index).key == key)
+                    .count(),
+            };
+            let (lane, rest) = entries.split_at(together);
+            entries = rest;
+            let answers = messages.by_ref().zip(results.by_ref()).take(together);
+            self.published_lane(key, lane, answers, alive, now);
+        }
+        if self.stopping {
+            self.release();
+        }
+    }
+
+    /// An attempt that was written down has an answer. If that answer is no fault of the event,
+    /// neither is the attempt.
+    fn take_back(&mut self, call: &Call<M>, results: &[Result<(), SinkError>]) {
+        for (index, result) in call.entries.iter().zip(results) {
+            if result.is_err() {
+                let entry = self.lanes.entry(*index);
+                let (handle, attempts, blocks) = (entry.handle, entry.attempts, entry.key.is_some());
+                self.verdict(handle, Verdict::Attempting { attempts, blocks }, Note::default());
+            }
+        }
+    }
+
+    fn published_lane(
+        &mut self,
+        key: Option<u64>,
+        lane: &[usize],
+        answers: impl Iterator<Item = (M, Result<(), SinkError>)>,
+        alive: bool,
+        now: Duration,
+    ) {
+        let mut held = Vec::new();
+        let mut lane_is = Lane::Whole;
+        for (index, (message, result)) in lane.iter().zip(answers) {
+            let reaction = match (result, lane_is) {
+                (Ok(()), _) => Reaction::Settle(Verdict::Delivered),
+                (Err(error), Lane::Whole) => self.failed(*index, error, alive, now),
+                // It failed because of the one before it: that says nothing about itself.
+                (Err(_), Lane::Held) => Reaction::Hold,
+                (Err(_), Lane::Blocked) => Reaction::Settle(Verdict::Queued),
+            };
+            match reaction {
+                Reaction::Hold => {
+                    self.lanes.entry(*index).message = Some(message);
+                    held.push(*index);
+                    lane_is = Lane::Held;
+                }
+                Reaction::Settle(verdict) => {
+                    if verdict != Verdict::Delivered {
+                        lane_is = if sets_aside(&verdict) { Lane::Blocked } else { Lane::Held };
+                    }
+                    self.conclude(*index, verdict);
+                }
+            }
+        }
+        self.lanes.put_back(key, lane.len(), &held);
+    }
+
+    /// Looks at an event's failure.
+    fn failed(&mut self, index: usize, error: SinkError, alive: bool, now: Duration) -> Reaction {
+        let SinkError { kind, message, retry_after } = error;
+        let (lane, key, id) = {
+            let entry = self.lanes.entry(index);
+            (entry.lane(), entry.key, entry.id)
+        };
+        let mut outage = false;
+        match kind {
+            FailureKind::Unavailable => self.breaker.unavailable(now),
+            FailureKind::Throttled => self.breaker.throttled(now, retry_after),
+            FailureKind::Failed => outage = !alive && self.breaker.failed(lane, now),
+            FailureKind::Rejected => self.breaker.answered(),
+            FailureKind::Misconfigured => {}
+        }
+        let attempts = self.lanes.entry(index).attempts.saturating_add(1);
+        let jitter = id.wrapping_add(attempts.into());
+        let verdict = match decide(kind, attempts, &self.policy.retry, outage, jitter) {
+            Action::Hold => return Reaction::Hold,
+            Action::Stop => {
+                self.stopping = true;
+                self.stopped_by.get_or_insert(SinkError { kind, message, retry_after });
+                return Reaction::Hold;
+            }
+            Action::Park => {
+                let failure = Failure { kind, message, attempts };
+                Verdict::Parked { failure, blocks: self.parked_blocks(key) }
+            }
+            Action::Postpone(delay) => {
+                let failure = Some(Failure { kind, message, attempts: attempts - 1 });
+                Verdict::Deferred { delay, failure, blocks: key.is_some() }
+            }
+            Action::Retry(delay) => {
+                let failure = Some(Failure { kind, message, attempts });
+                Verdict::Deferred { delay, failure, blocks: key.is_some() }
+            }
+        };
+        Reaction::Settle(verdict)
+    }
+
+    fn parked_blocks(&self, key: Option<u64>) -> bool {
+        key.is_some() && self.policy.on_dead == OnDead::Park
+    }
+
+    /// Settles an event that was under way. If that blocks its key, everything behind it is
+    /// queued.
+    fn conclude(&mut self, index: usize, verdict: Verdict) {
+        let entry = self.remove(index);
+        let blocked = entry.key.filter(|_| sets_aside(&verdict));
+        self.settle_entry(entry, verdict);
+        let Some(key) = blocked else { return };
+        for behind in self.lanes.clear(key) {
+            self.bytes -= behind.bytes;
+            self.settle_entry(behind, Verdict::Queued);
+        }
+    }
+
+    fn remove(&mut self, index: usize) -> Entry<M> {
+        let entry = self.lanes.finish(index);
+        self.bytes -= entry.bytes;
+        entry
+    }
+
+    /// Settles an event that had a place in its lane.
+    fn settle_entry(&mut self, entry: Entry<M>, verdict: Verdict) {
+        let key = entry.key.filter(|_| sets_aside(&verdict));
+        if let Some(key) = key {
+            self.blocked.entry(key).or_default().from_lane += 1;
+        }
+        self.settle(entry.handle, entry.key, entry.early, verdict);
+        if let Some(note) = self.verdicts.notes.last_mut() {
+            note.from_lane = key.is_some();
+        }
+    }
+
+    fn settle(&mut self, handle: Handle, key: Option<u64>, early: bool, verdict: Verdict) {
+        let sets_aside = key.filter(|_| sets_aside(&verdict));
+        if let Some(key) = sets_aside {
+            self.blocked.entry(key).or_default().on_their_way += 1;
+        }
+        self.verdict(handle, verdict, Note { sets_aside, early, ..Note::default() });
+    }
+
+    fn verdict(&mut self, handle: Handle, verdict: Verdict, note: Note) {
+        self.verdicts.settlements.push(Settlement { handle, verdict });
+        self.verdicts.notes.push(note);
+    }
+
+    /// The next verdicts to settle. One batch at a time: the next one comes after
+    /// [`settled`](Self::settled).
+    pub fn next_settlements(&mut self) -> Option<SettlementBatch> {
+        if self.settling > 0 || self.verdicts.settlements.is_empty() {
+            return None;
+        }
+        let batch = std::mem::take(&mut self.verdicts);
+        self.settling = batch.settlements.len();
+        Some(batch)
+    }
+
+    /// Takes in that verdicts are durable, and which keys have nothing set aside any more.
+    pub fn settled(&mut self, batch: SettlementBatch, unblocked: impl IntoIterator<Item = u64>) {
+        self.settling = 0;
+        for note in batch.notes {
+            if note.begins_turn {
+                self.care.written_down();
+            }
+            if let Some(blocked) = note.sets_aside.and_then(|key| self.blocked.get_mut(&key)) {
+                blocked.on_their_way -= 1;
+                if note.from_lane {
+                    blocked.from_lane -= 1;
+                    // The next batch may be on its way already.
+                    blocked.stale_until = self.batches + 1;
+                }
+            }
+            if note.early {
+                self.care.settled_one();
+            }
+        }
+        for key in unblocked {
+            if self.blocked.get(&key).is_some_and(|blocked| blocked.on_their_way == 0) {
+                self.blocked.remove(&key);
+            }
+        }
+    }
+
+    /// True once: the events that were under way at an earlier crash are settled.
+    pub fn take_survived(&mut self) -> bool {
+        self.care.take_survived()
+    }
+
+    /// Begins to stop: reads and sends nothing more and gives back what is not under way.
+    pub fn stop(&mut self) {
+        self.stopping = true;
+        self.release();
+    }
+
+    /// Gives up the calls under way. Their outcome stays unknown and their events unsettled, so
+    /// they come back at the next start.
+    pub fn abandon(&mut self) {
+        self.stop();
+        self.calls = 0;
+        self.bytes = 0;
+        self.lanes = Lanes::new();
+    }
+
+    fn release(&mut self) {
+        for entry in self.lanes.clear_all() {
+            self.bytes -= entry.bytes;
+            self.settle_entry(entry, Verdict::Released);
+        }
+    }
+
+    /// Whether a stop was begun.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping
+    }
+
+    /// Whether a stop has come to its end: nothing under way, everything settled.
+    pub fn is_finished(&self) -> bool {
+        self.stopping && self.calls == 0 && self.unsettled() == 0
+    }
+
+    /// The error that stopped the pipeline.
+    pub fn stopped_by(&self) -> Option<&SinkError> {
+        self.stopped_by.as_ref()
+    }
+
+    /// Whether nothing is in memory.
+    pub fn is_empty(&self) -> bool {
+        self.lanes.len() == 0 && self.unsettled() == 0
+    }
+
+    /// When something may be sent again without anything happening before.
+    pub fn wake_at(&self) -> Option<Duration> {
+        let may_send = !self.stopping
+            && self.calls < self.policy.calls_max
+            && self.lanes.len() > self.lanes.in_flight();
+        self.breaker.opens_at().filter(|_| may_send)
+    }
+
+    /// How the pipeline gets on.
+    pub fn progress(&self, now: Duration, stall_after: Duration) -> Progress {
+        if self.lanes.len() == 0 {
+            Progress::Idle
+        } else if now.saturating_sub(self.moved_at) >= stall_after {
+            Progress::Stalled { since: self.moved_at }
+        } else if self.breaker.is_closed() {
+            Progress::Moving
+        } else {
+            Progress::Outage
+        }
+    }
+
+    /// Number of blocked keys.
+    pub fn blocked_keys(&self) -> usize {
+        self.blocked.len()
+    }
+
+    fn unsettled(&self) -> usize {
+        self.settling + self.verdicts.settlements.len()
+    }
+}
+
+/// What a result means for its event.
+enum Reaction {
+    /// It keeps its place.
+    Hold,
+    /// It has its verdict.
+    Settle(Verdict),
+}
+
+/// What the results so far mean for the later events of a lane in the same call.
+#[derive(Clone, Copy)]
+enum Lane {
+    /// No event has failed.
+    Whole,
+    /// One has failed; those after it keep their place.
+    Held,
+    /// One was set aside; those after it queue behind it.
+    Blocked,
+}
+
+fn sets_aside(verdict: &Verdict) -> bool {
+    match verdict {
+        Verdict::Parked { blocks, .. } | Verdict::Deferred { blocks, .. } => *blocks,
+        Verdict::Queued => true,
+        Verdict::Attempting { .. } | Verdict::Delivered | Verdict::Released => false,
+    }
+}

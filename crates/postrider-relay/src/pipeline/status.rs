@@ -1,0 +1,65 @@
+//! What a pipeline tells about itself while it runs.
+
+use super::engine::Progress;
+use crate::source::{Settlement, Verdict};
+
+/// How a pipeline stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// What it is doing.
+    pub state: State,
+    /// What it has done since it started.
+    pub totals: Totals,
+    /// Keys that wait behind an event that was set aside.
+    pub blocked_keys: usize,
+    /// The last trouble with source or sink, until it is over.
+    pub trouble: Option<String>,
+}
+
+/// What a pipeline is doing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum State {
+    /// It finds out where it left off.
+    #[default]
+    Starting,
+    /// It runs; see the progress.
+    Running(Progress),
+    /// It finishes what is under way.
+    Stopping,
+    /// It has ended.
+    Stopped,
+}
+
+impl State {
+    /// Whether a readiness check should pass: the pipeline runs and makes progress.
+    pub fn is_ready(self) -> bool {
+        matches!(self, Self::Running(Progress::Idle | Progress::Moving))
+    }
+}
+
+/// Events by what became of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Published.
+    pub delivered: u64,
+    /// Parked for an operator.
+    pub parked: u64,
+    /// Set aside for a later attempt or a later time.
+    pub deferred: u64,
+    /// Queued behind another event of their key.
+    pub queued: u64,
+}
+
+impl Totals {
+    pub(super) fn count(&mut self, settlements: &[Settlement]) {
+        for settlement in settlements {
+            match settlement.verdict {
+                Verdict::Delivered => self.delivered += 1,
+                Verdict::Parked { .. } => self.parked += 1,
+                Verdict::Deferred { .. } => self.deferred += 1,
+                Verdict::Queued => self.queued += 1,
+                Verdict::Attempting { .. } | Verdict::Released => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! The sinks of this build, and the registry that finds one by the scheme of its URL.
+//!
+//! A sink is a file and a folder of its name, behind a feature if it needs a client library, and
+//! one arm in each `match` below. The [`memory`] sink has no URL: it is for programs.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use url::Url;
+
+use self::option_reader::OptionReader;
+use crate::routing::nearest;
+use crate::sink::{FailureKind, Sink, SinkError};
+
+pub mod file;
+#[cfg(feature = "http")]
+pub mod http;
+mod json_lines;
+pub mod memory;
+mod option_reader;
+mod secret;
+pub mod stdout;
+
+pub use self::memory::MemorySink;
+pub use self::option_reader::Problem;
+pub use self::secret::Secret;
+
+/// The schemes of the sinks of this build.
+const SCHEMES: &[&str] = &[
+    "file",
+    #[cfg(feature = "http")]
+    "http",
+    #[cfg(feature = "https")]
+    "https",
+    "stdout",
+];
+
+/// Schemes of sinks that are planned.
+const SCHEMES_PLANNED: [&str; 6] = ["amqp", "amqps", "kafka", "nats", "redis", "rediss"];
+
+/// Which sink to use, as the configuration has it.
+#[derive(Clone, PartialEq)]
+pub struct SinkSpec {
+    /// Where events go: `stdout:`, `file:///path`, `file:relative/path`, `http://…` or
+    /// `https://…`. It may hold secrets.
+    pub url: String,
+    /// The options of that sink. They may hold secrets.
+    pub options: toml::Table,
+}
+
+/// The options of one of the sinks.
+enum SinkOptions {
+    File(file::Options),
+    #[cfg(feature = "http")]
+    Http(http::Options),
+    Stdout(stdout::Options),
+}
+
+impl SinkSpec {
+    /// Every mistake in the URL and the options, without any I/O.
+    pub fn problems(&self) -> Vec<Problem> {
+        self.read().err().unwrap_or_default()
+    }
+
+    /// Connects the sink.
+    pub async fn connect(&self) -> Result<Box<dyn Sink>, SinkError> {
+        let options = self.read().map_err(|problems| {
+            let texts: Vec<_> = problems.iter().map(ToString::to_string).collect();
+            SinkError::new(FailureKind::Misconfigured, texts.join("; "))
+        })?;
+        Ok(match options {
+            SinkOptions::File(options) => Box::new(options.connect().await?),
+            #[cfg(feature = "http")]
+            SinkOptions::Http(options) => Box::new(options.connect().await?),
+            SinkOptions::Stdout(options) => Box::new(options.connect().await?),
+        })
+    }
+
+    fn read(&self) -> Result<SinkOptions, Vec<Problem>> {
+        let mut reader = OptionReader::new(&self.options);
+        let (scheme, rest) = self.url.split_once(':').unwrap_or((&self.url, ""));
+        let scheme = scheme.to_ascii_lowercase();
+        let (options, mut problems) = match scheme.as_str() {
+            "file" => {
+                let path = file_path(&self.url, rest).map_err(|problem| vec![problem])?;
+                let options = file::Options { path };
+                let problems = options.problems();
+                (SinkOptions::File(options), problems)
+            }
+            #[cfg(feature = "http")]
+            "http" | "https" => {
+                let options = http::Options::read(&self.url, &mut reader);
+                let problems = options.problems();
+                (SinkOptions::Http(options), problems)
+            }
+            "stdout" if rest.is_empty() || rest == "//" => {
+                let options = stdout::Options::read(&mut reader);
+                let problems = options.problems();
+                (SinkOptions::Stdout(options), problems)
+            }
+            "stdout" => {
+                let problem = Problem::new("url", "has something after the scheme");
+                return Err(vec![problem.with_hint("write stdout:")]);
+            }
+            _ => return Err(vec![unknown_scheme(&scheme)]),
+        };
+        problems.extend(reader.finish(&scheme));
+        if problems.is_empty() {
+            Ok(options)
+        } else {
+            Err(problems)
+        }
+    }
+}
+
+impl fmt::Debug for SinkSpec {
+    /// Shows the scheme and the names of the options: anything else may be a secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = self.url.split_once(':').map_or("", |(scheme, _)| scheme);
+        f.debug_struct("SinkSpec")
+            .field("scheme", &scheme)
+            .field("options", &self.options.keys().collect::<Vec<_>>())
+            .finish()
+    }
+}
+
+/// The path of `file:relative/path`, taken as it stands, or of the URL `file:///path`.
+fn file_path(url: &str, rest: &str) -> Result<PathBuf, Problem> {
+    if !rest.starts_with("//") {
+        return Ok(rest.into());
+    }
+    let hint = "write file:///path/to/events.jsonl or file:events.jsonl";
+    let path = Url::parse(url)
+        .ok()
+        .filter(|url| url.query().is_none() && url.fragment().is_none())
+        .and_then(|url| url.to_file_path().ok());
+    path.ok_or_else(|| Problem::new("url", "is not the URL of a file").with_hint(hint))
+}
+
+fn unknown_scheme(scheme: &str) -> Problem {
+    let known = SCHEMES.join(", ");
+    if SCHEMES_PLANNED.contains(&scheme) {
+        let message = format!("{scheme} sinks are not available yet");
+        return Problem::new("url", message).with_hint(format!("this build has {known}"));
+    }
+    if matches!(scheme, "http" | "https") {
+        let message = format!("{scheme} is not part of this build");
+        return Problem::new("url", message).with_hint(format!(
+            "build with `--features {scheme}`; this build has {known}"
+        ));
+    }
+    // What is no scheme may be anything, even a secret: it is not shown.
+    let is_word = !scheme.is_empty() && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    let message = if is_word && scheme.len() <= 12 {
+        format!("there is no sink `{scheme}`")
+    } else {
+        "does not start with the name of a sink".to_owned()
+    };
+    Problem::new("url", message).with_hint(match nearest(scheme, SCHEMES.iter().copied()) {
+        Some(near) => format!("did you mean {near}: ? This build has {known}"),
+        None => format!("this build has {known}"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(url: &str, options: &str) -> SinkSpec {
+        SinkSpec {
+            url: url.to_owned(),
+            options: options.parse().unwrap(),
+        }
+    }
+
+    fn problems(url: &str, options: &str) -> String {
+        let problems = spec(url, options).problems();
+        problems
+            .iter()
+            .map(|problem| format!("{problem}\n"))
+            .collect()
+    }
+
+    #[test]
+    fn what_this_build_has_is_accepted() {
+        for url in [
+            "stdout:",
+            "stdout://",
+            "STDOUT:",
+            "file:///tmp/a%20b.jsonl",
+            "file:a/b.jsonl",
+        ] {
+            assert_eq!(problems(url, ""), "", "{url}");
+        }
+        assert_eq!(
+            file_path("file:///tmp/a%20b", "///tmp/a%20b").unwrap(),
+            PathBuf::from("/tmp/a b")
+        );
+        assert_eq!(
+            file_path("file:a%20b", "a%20b").unwrap(),
+            PathBuf::from("a%20b")
+        );
+    }
+
+    #[test]
+    fn what_it_has_not_says_what_there_is() {
+        let cases = [
+            (
+                "kafka://host:9092",
+                "kafka sinks are not available yet; this build has file",
+            ),
+            ("rediss://u:canary@h", "rediss sinks are not available yet"),
+            ("stdot:", "there is no sink `stdot`; did you mean stdout: ?"),
+            ("memory:", "there is no sink `memory`; this build has file"),
+            ("", "does not start with the name of a sink"),
+            (
+                "canary-canary-canary",
+                "does not start with the name of a sink",
+            ),
+            ("stdout:x", "has something after the scheme; write stdout:"),
+            ("file://host/a", "is not the URL of a file"),
+            ("file:///a?b=canary", "is not the URL of a file"),
+            ("file:", "names no file"),
+            ("file:///", "names no file"),
+        ];
+        for (url, expected) in cases {
+            let found = problems(url, "");
+            assert!(
+                found.contains(expected),
+                "{url}: {found:?} should contain {expected:?}"
+            );
+            assert!(!found.contains("canary"), "{found}");
+        }
+    }
+
+    #[test]
+    fn options_that_a_sink_does_not_have_are_named() {
+        let found = problems("stdout:", "allow_private = true");
+        assert!(
+            found.contains("allow_private: unknown option of the stdout sink"),
+            "{found}"
+        );
+    }
+
+    #[cfg(feature = "http")]
+    #[test]
+    fn all_mistakes_of_a_spec_come_at_once() {
+        let found = problems("http://127.0.0.1/", "alow_private = true\nconcurrency = 0");
+        assert!(found.contains("127.0.0.1 is a loopback address"), "{found}");
+        assert!(
+            found.contains("concurrency: must be more than zero"),
+            "{found}"
+        );
+        assert!(found.contains("did you mean `allow_private`?"), "{found}");
+        assert_eq!(problems("http://127.0.0.1/", "allow_private = true"), "");
+    }
+
+    #[tokio::test]
+    async fn a_spec_connects_its_sink() {
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("file://{}/events.jsonl", folder.path().display());
+        let sink = spec(&url, "").connect().await.unwrap();
+        assert_eq!(sink.capabilities().name, "file");
+        let error = spec("file:", "x = 1").connect().await.err().unwrap();
+        assert_eq!(error.kind, FailureKind::Misconfigured);
+    }
+
+    #[test]
+    fn secrets_of_a_spec_are_not_printed() {
+        let spec = spec("http://u:canary@h/?canary", "signing_secrets = \"canary\"");
+        let shown = format!("{spec:?}");
+        assert!(!shown.contains("canary"), "{shown}");
+        assert!(
+            shown.contains("http") && shown.contains("signing_secrets"),
+            "{shown}"
+        );
+    }
+}

@@ -1,0 +1,208 @@
+//! Reads a sink's options from a table and collects every mistake.
+//!
+//! Deserializing stops at the first mistake; an operator wants all of them at once, so options
+//! are taken out one by one, and what is left over at the end is unknown.
+
+use std::fmt;
+use std::time::Duration;
+
+use jiff::SignedDuration;
+use toml::{Table, Value};
+
+use super::Secret;
+use crate::routing::nearest;
+
+/// A mistake in a sink's options.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The option's name, such as `url`.
+    pub option: String,
+    /// What is wrong with it. Holds no secret.
+    pub message: String,
+    /// What to write instead, where that is known.
+    pub hint: Option<String>,
+}
+
+impl Problem {
+    /// A mistake in one option.
+    pub fn new(option: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            option: option.into(),
+            message: message.into(),
+            hint: None,
+        }
+    }
+
+    /// Adds what to write instead.
+    #[must_use]
+    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.option, self.message)?;
+        match &self.hint {
+            Some(hint) => write!(f, "; {hint}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Takes options out of a table. What is wrong becomes a [`Problem`] and counts as not given.
+pub(super) struct OptionReader<'a> {
+    table: &'a Table,
+    known: Vec<&'static str>,
+    problems: Vec<Problem>,
+}
+
+#[cfg_attr(
+    not(feature = "http"),
+    allow(dead_code, reason = "not every sink has every kind")
+)]
+impl<'a> OptionReader<'a> {
+    pub(super) fn new(table: &'a Table) -> Self {
+        Self {
+            table,
+            known: Vec::new(),
+            problems: Vec::new(),
+        }
+    }
+
+    pub(super) fn bool(&mut self, name: &'static str) -> Option<bool> {
+        self.take(name, "true or false", Value::as_bool)
+    }
+
+    pub(super) fn count(&mut self, name: &'static str) -> Option<usize> {
+        let to_count = |value: &Value| value.as_integer().and_then(|count| count.try_into().ok());
+        self.take(name, "a whole number", to_count)
+    }
+
+    pub(super) fn duration(&mut self, name: &'static str) -> Option<Duration> {
+        self.take(name, "a duration such as \"15s\" or \"500ms\"", |value| {
+            let duration: SignedDuration = value.as_str()?.parse().ok()?;
+            Duration::try_from(duration).ok()
+        })
+    }
+
+    /// A list of secrets; one secret may stand alone.
+    pub(super) fn secrets(&mut self, name: &'static str) -> Vec<Secret> {
+        let secrets = self.take(name, "a text or a list of texts", |value| match value {
+            Value::Array(values) => values
+                .iter()
+                .map(|value| value.as_str().map(Secret::new))
+                .collect(),
+            value => value.as_str().map(|text| vec![Secret::new(text)]),
+        });
+        secrets.unwrap_or_default()
+    }
+
+    /// A table of secrets.
+    pub(super) fn secret_table(&mut self, name: &'static str) -> Vec<(String, Secret)> {
+        let secrets = self.take(name, "a table of texts", |value| {
+            let entries = value.as_table()?.iter();
+            entries
+                .map(|(key, value)| Some((key.clone(), Secret::new(value.as_str()?))))
+                .collect()
+        });
+        secrets.unwrap_or_default()
+    }
+
+    /// Every mistake so far, and one for each option that nobody asked for.
+    pub(super) fn finish(mut self, sink: &str) -> Vec<Problem> {
+        for name in self.table.keys() {
+            if self.known.contains(&name.as_str()) {
+                continue;
+            }
+            let problem = Problem::new(name, format!("unknown option of the {sink} sink"));
+            let mut known = self.known.clone();
+            known.sort_unstable();
+            self.problems
+                .push(match nearest(name, known.iter().copied()) {
+                    Some(near) => problem.with_hint(format!("did you mean `{near}`?")),
+                    None => problem.with_hint(format!("the options are {}", known.join(", "))),
+                });
+        }
+        self.problems
+    }
+
+    fn take<T>(
+        &mut self,
+        name: &'static str,
+        expected: &str,
+        convert: impl FnOnce(&Value) -> Option<T>,
+    ) -> Option<T> {
+        self.known.push(name);
+        let value = self.table.get(name)?;
+        let converted = convert(value);
+        if converted.is_none() {
+            // The value is not shown: it may be a secret.
+            self.problems
+                .push(Problem::new(name, format!("must be {expected}")));
+        }
+        converted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_mistakes_are_collected() {
+        let table: Table = r#"
+            alow_private = true
+            concurrency = -1
+            headers = { a = 1 }
+            signing = [1]
+            timeout = "soon"
+            zzz = 1
+        "#
+        .parse()
+        .unwrap();
+        let mut reader = OptionReader::new(&table);
+        assert_eq!(reader.bool("allow_private"), None);
+        assert_eq!(reader.count("concurrency"), None);
+        assert_eq!(reader.duration("timeout"), None);
+        assert!(reader.secret_table("headers").is_empty());
+        assert!(reader.secrets("signing").is_empty());
+        let problems = reader.finish("http");
+        let texts: Vec<_> = problems.iter().map(ToString::to_string).collect();
+        let expected = [
+            "concurrency: must be a whole number",
+            "timeout: must be a duration",
+            "headers: must be a table of texts",
+            "signing: must be a text or a list of texts",
+            "alow_private: unknown option of the http sink; did you mean `allow_private`?",
+            "zzz: unknown option of the http sink; the options are allow_private, concurrency",
+        ];
+        assert_eq!(texts.len(), expected.len(), "{texts:#?}");
+        for (text, expected) in texts.iter().zip(expected) {
+            assert!(
+                text.starts_with(expected),
+                "{text:?} should start with {expected:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn values_are_read() {
+        let table: Table = r#"timeout = "1m 30s"
+            list = ["a", "b"]
+            one = "c"
+            keys = { x = "y" }"#
+            .parse()
+            .unwrap();
+        let mut reader = OptionReader::new(&table);
+        assert_eq!(reader.duration("timeout"), Some(Duration::from_secs(90)));
+        assert_eq!(reader.secrets("list"), [Secret::new("a"), Secret::new("b")]);
+        assert_eq!(reader.secrets("one"), [Secret::new("c")]);
+        assert_eq!(
+            reader.secret_table("keys"),
+            [("x".to_owned(), Secret::new("y"))]
+        );
+        assert!(reader.finish("http").is_empty());
+    }
+}

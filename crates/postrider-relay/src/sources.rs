@@ -1,0 +1,299 @@
+//! The sources there are, by the scheme of the database's URL.
+//!
+//! A new backend is one folder here, one feature, and its arms in `Backend`.
+
+pub mod memory;
+mod room;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
+
+use std::fmt;
+
+use postrider::schema::{Migration, TableName};
+
+use crate::admin::Admin;
+use crate::source::{Source, SourceError, SourceErrorKind};
+
+/// How a pipeline keeps its progress in a SQL database.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Progress {
+    /// As a position; nothing is written per row. Several pipelines can read one outbox.
+    Cursor,
+    /// By deleting rows.
+    Delete,
+    /// By setting `published_at` of rows.
+    #[default]
+    Mark,
+}
+
+impl Progress {
+    /// All of them, by name.
+    pub const ALL: [Self; 3] = [Self::Cursor, Self::Delete, Self::Mark];
+
+    /// The name in configuration and tables.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Cursor => "cursor",
+            Self::Delete => "delete",
+            Self::Mark => "mark",
+        }
+    }
+
+    /// The one of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|progress| progress.as_str() == name)
+    }
+}
+
+impl fmt::Display for Progress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Which outbox is to be read, for which pipeline, and how.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SourceSpec {
+    /// The database, such as `sqlite:app.db`. May hold a password.
+    pub url: String,
+    /// The outbox table. Defaults to `outbox`.
+    pub table: TableName,
+    /// The name under which progress is kept. Defaults to `default`.
+    pub pipeline: String,
+    /// How progress is kept. Defaults to [`Progress::Mark`].
+    pub progress: Progress,
+    /// Only events of these aggregate types; empty means all.
+    pub aggregate_types: Vec<String>,
+}
+
+impl SourceSpec {
+    /// The defaults for a database.
+    pub fn new(url: impl Into<String>) -> Self {
+        Self {
+            url: url.into(),
+            table: TableName::default(),
+            pipeline: "default".to_owned(),
+            progress: Progress::default(),
+            aggregate_types: Vec::new(),
+        }
+    }
+
+    /// Everything that is wrong with it, without looking at the database.
+    pub fn problems(&self) -> Vec<String> {
+        match Backend::of(&self.url) {
+            Ok(backend) => backend.problems(self),
+            Err(unusable) => vec![unusable.to_string()],
+        }
+    }
+
+    /// Connects to the outbox.
+    pub async fn connect(&self) -> Result<Box<dyn Source>, SourceError> {
+        Backend::of(&self.url)?.connect(self).await
+    }
+}
+
+impl fmt::Debug for SourceSpec {
+    /// Of the URL only the scheme: the rest may hold a password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SourceSpec")
+            .field("scheme", &scheme(&self.url))
+            .field("table", &self.table)
+            .field("pipeline", &self.pipeline)
+            .field("progress", &self.progress)
+            .field("aggregate_types", &self.aggregate_types)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Connects to an outbox as its operator.
+pub async fn connect_admin(url: &str, table: &TableName) -> Result<Box<dyn Admin>, SourceError> {
+    Backend::of(url)?.connect_admin(table).await
+}
+
+/// Makes the tables of an outbox, or brings them up to date. Makes a database file that does not
+/// exist. Answers the migrations that were needed.
+pub async fn migrate(url: &str, table: &TableName) -> Result<Vec<&'static Migration>, SourceError> {
+    Backend::of(url)?.migrate(table).await
+}
+
+/// Why there is no source for a URL. Never says more of the URL than its scheme.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UnusableUrl {
+    /// It does not begin with a scheme.
+    #[error("the database URL has no scheme; write one such as sqlite:path/to/file.db")]
+    NoScheme,
+    /// No database goes by this scheme.
+    #[error("no database is known by the scheme {scheme:?}; write a URL such as sqlite:app.db")]
+    Unknown {
+        /// The scheme.
+        scheme: String,
+    },
+    /// This build cannot read that database.
+    #[error("{database} is not supported by this build; use a SQLite database: sqlite:app.db")]
+    NotAvailable {
+        /// The database.
+        database: &'static str,
+    },
+    /// The URL is not a SQLite one in full.
+    #[cfg(feature = "sqlite")]
+    #[error(transparent)]
+    Sqlite(#[from] sqlite::InvalidLocation),
+}
+
+impl From<UnusableUrl> for SourceError {
+    fn from(unusable: UnusableUrl) -> Self {
+        SourceError::new(SourceErrorKind::Misconfigured, unusable.to_string())
+    }
+}
+
+/// The databases there are.
+#[derive(Debug)]
+enum Backend {
+    #[cfg(feature = "sqlite")]
+    Sqlite(sqlite::Location),
+}
+
+#[cfg_attr(
+    not(feature = "sqlite"),
+    expect(unused_variables, reason = "this build has no database")
+)]
+impl Backend {
+    /// The database that a URL means.
+    fn of(url: &str) -> Result<Self, UnusableUrl> {
+        let scheme = scheme(url).ok_or(UnusableUrl::NoScheme)?;
+        let database = match scheme {
+            "dynamodb" => "DynamoDB",
+            "mariadb" | "mysql" => "MySQL",
+            "postgres" | "postgresql" => "PostgreSQL",
+            #[cfg(feature = "sqlite")]
+            "sqlite" => return Ok(Self::Sqlite(sqlite::Location::parse(url)?)),
+            #[cfg(not(feature = "sqlite"))]
+            "sqlite" => "SQLite",
+            _ => {
+                return Err(UnusableUrl::Unknown {
+                    scheme: scheme.to_owned(),
+                });
+            }
+        };
+        Err(UnusableUrl::NotAvailable { database })
+    }
+
+    fn problems(self, spec: &SourceSpec) -> Vec<String> {
+        match self {
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(location) => sqlite_options(location, spec).problems(),
+        }
+    }
+
+    async fn connect(self, spec: &SourceSpec) -> Result<Box<dyn Source>, SourceError> {
+        match self {
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(location) => Ok(Box::new(sqlite_options(location, spec).connect().await?)),
+        }
+    }
+
+    async fn connect_admin(self, table: &TableName) -> Result<Box<dyn Admin>, SourceError> {
+        match self {
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(location) => Ok(Box::new(
+                sqlite::SqliteAdmin::connect(location, table.clone()).await?,
+            )),
+        }
+    }
+
+    async fn migrate(self, table: &TableName) -> Result<Vec<&'static Migration>, SourceError> {
+        match self {
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(location) => sqlite::migrate(location, table.clone()).await,
+        }
+    }
+}
+
+#[cfg(feature = "sqlite")]
+fn sqlite_options(location: sqlite::Location, spec: &SourceSpec) -> sqlite::SqliteOptions {
+    sqlite::SqliteOptions {
+        table: spec.table.clone(),
+        pipeline: spec.pipeline.clone(),
+        progress: spec.progress,
+        matching: Some(spec.aggregate_types.clone()).filter(|types| !types.is_empty()),
+        ..sqlite::SqliteOptions::new(location)
+    }
+}
+
+/// The scheme of a URL. What could be part of a password is never taken for one.
+fn scheme(url: &str) -> Option<&str> {
+    let (scheme, _) = url.split_once(':')?;
+    let is_scheme = scheme.starts_with(|first: char| first.is_ascii_alphabetic())
+        && scheme
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte));
+    is_scheme.then_some(scheme)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_without_a_source_is_refused_and_never_quoted() {
+        let cases = [
+            ("app.db", "the database URL has no scheme"),
+            (
+                "postgres://user:canary@host/db",
+                "PostgreSQL is not supported by this build",
+            ),
+            (
+                "mysql://user:canary@host/db",
+                "MySQL is not supported by this build",
+            ),
+            (
+                "dynamodb://canary",
+                "DynamoDB is not supported by this build",
+            ),
+            (
+                "pg://user:canary@host/db",
+                "no database is known by the scheme \"pg\"",
+            ),
+            ("/canary:x", "has no scheme"),
+            ("sqlite:app.db?key=canary", "takes no parameters"),
+        ];
+        for (url, expected) in cases {
+            let spec = SourceSpec::new(url);
+            let problems = spec.problems().join("\n");
+            assert!(
+                problems.contains(expected),
+                "{problems:?} should contain {expected:?}"
+            );
+            assert!(
+                !format!("{problems}{spec:?}").contains("canary"),
+                "{problems} {spec:?}"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn connecting_to_an_unusable_url_is_a_misconfiguration() {
+        let error = SourceSpec::new("mysql://canary@h/db")
+            .connect()
+            .await
+            .err()
+            .unwrap();
+        assert_eq!(error.kind, SourceErrorKind::Misconfigured);
+        let error = connect_admin("mysql://h/db", &TableName::default())
+            .await
+            .err()
+            .unwrap();
+        assert_eq!(error.kind, SourceErrorKind::Misconfigured);
+        assert!(migrate("x", &TableName::default()).await.is_err());
+    }
+
+    #[test]
+    fn progress_has_a_name() {
+        for progress in Progress::ALL {
+            assert_eq!(Progress::from_name(&progress.to_string()), Some(progress));
+        }
+        assert_eq!(Progress::from_name("none"), None);
+    }
+}

@@ -1,0 +1,91 @@
+//! How an outbox in SQLite stands. Every count has a limit, so that looking never takes long.
+
+use std::time::{Duration, SystemTime};
+
+use postrider::timestamp;
+use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
+
+use super::super::queries::{self, AdminQueries};
+use super::{Shared, time};
+use crate::admin::{COUNT_MAX, OutboxStatus, PipelineStatus};
+use crate::sources::Progress;
+
+/// How the outbox and its pipelines stand, in one snapshot.
+pub(super) fn status(conn: &Connection, shared: &Shared) -> rusqlite::Result<OutboxStatus> {
+    let snapshot = Transaction::new_unchecked(conn, TransactionBehavior::Deferred)?;
+    let now: String = snapshot.query_row(queries::NOW, [], |row| row.get(0))?;
+    let now = timestamp::from_text(&now).unwrap_or_else(|_| SystemTime::now());
+    let mut checkpoints: Vec<Checkpoint> = snapshot
+        .prepare(&shared.sql.pipelines)?
+        .query_map([], |row| {
+            Ok(Checkpoint {
+                name: row.get(0)?,
+                progress: Some(row.get(1)?),
+                position: row.get(2)?,
+                settled_at: time(row, 3)?,
+            })
+        })?
+        .collect::<rusqlite::Result<_>>()?;
+    if checkpoints.is_empty() {
+        checkpoints.push(Checkpoint {
+            name: "default".to_owned(),
+            progress: None,
+            position: 0,
+            settled_at: None,
+        });
+    }
+    let pipelines = checkpoints
+        .into_iter()
+        .map(|checkpoint| pipeline_status(&snapshot, &shared.sql, checkpoint, now));
+    Ok(OutboxStatus {
+        database: "sqlite",
+        table: shared.table.as_str().to_owned(),
+        pipelines: pipelines.collect::<rusqlite::Result<_>>()?,
+    })
+}
+
+struct Checkpoint {
+    name: String,
+    progress: Option<String>,
+    position: i64,
+    settled_at: Option<SystemTime>,
+}
+
+fn pipeline_status(
+    conn: &Connection,
+    sql: &AdminQueries,
+    checkpoint: Checkpoint,
+    now: SystemTime,
+) -> rusqlite::Result<PipelineStatus> {
+    let Checkpoint {
+        name,
+        progress,
+        position,
+        settled_at,
+    } = checkpoint;
+    let max = COUNT_MAX as i64;
+    let count = |sql: &str, params: &[&dyn rusqlite::ToSql]| {
+        conn.query_row(sql, params, |row| row.get::<_, i64>(0))
+            .map(|count| count as u64)
+    };
+    let is_cursor = progress.as_deref() == Some(Progress::Cursor.as_str());
+    let (unpublished, oldest) = if is_cursor {
+        let oldest = conn.query_row(&sql.oldest_row, params![position, name], |row| time(row, 0));
+        (count(&sql.rows, params![max, position, name])?, oldest)
+    } else {
+        let oldest = conn.query_row(&sql.oldest_unpublished, [], |row| time(row, 0));
+        (count(&sql.unpublished, params![max])?, oldest)
+    };
+    let age = |written: SystemTime| now.duration_since(written).unwrap_or(Duration::ZERO);
+    Ok(PipelineStatus {
+        unpublished,
+        oldest_unpublished_age: oldest.optional()?.flatten().map(age),
+        parked: count(&sql.set_aside, params![max, name, "parked"])?,
+        queued: count(&sql.set_aside, params![max, name, "queued"])?,
+        deferred: count(&sql.set_aside, params![max, name, "deferred"])?,
+        blocked_keys: count(&sql.blocked_keys, params![max, name])?,
+        last_settled_at: settled_at,
+        name,
+        progress,
+    })
+}

@@ -1,0 +1,130 @@
+//! Statements of an operator.
+
+use postrider::event::{AGGREGATE_ID_BYTES_MAX, NAME_BYTES_MAX};
+use postrider::schema::TableName;
+
+use super::not_set_aside;
+use crate::admin::Selection;
+
+/// The statements of an operator.
+#[derive(Debug)]
+pub(in super::super) struct AdminQueries {
+    failures: String,
+    /// Name, progress, position and last settlement of each pipeline.
+    pub(in super::super) pipelines: String,
+    /// `?1` limit: how many rows are unpublished.
+    pub(in super::super) unpublished: String,
+    /// When the first unpublished row was written.
+    pub(in super::super) oldest_unpublished: String,
+    /// `?1` limit, `?2` position, `?3` pipeline: how many rows a cursor has before it.
+    pub(in super::super) rows: String,
+    /// `?1` position, `?2` pipeline: when the first of them was written.
+    pub(in super::super) oldest_row: String,
+    /// `?1` limit, `?2` pipeline, `?3` state.
+    pub(in super::super) set_aside: String,
+    /// `?1` limit, `?2` pipeline.
+    pub(in super::super) blocked_keys: String,
+    /// `?1` rowid: contents of a dead letter.
+    pub(in super::super) contents: String,
+    /// `?1` pipeline, `?2` seq, `?3` now.
+    pub(in super::super) retry: String,
+}
+
+impl AdminQueries {
+    pub(in super::super) fn new(table: &TableName) -> Self {
+        let (outbox, failures) = (table.quoted(), table.failures().quoted());
+        let checkpoints = table.checkpoints().quoted();
+        let ahead = |position: &str, pipeline: &str| {
+            format!(
+                "seq > {position} AND {}",
+                not_set_aside(&failures, pipeline)
+            )
+        };
+        Self {
+            pipelines: format!(
+                "SELECT pipeline, progress, position, settled_at FROM {checkpoints} ORDER BY pipeline"
+            ),
+            unpublished: format!(
+                "SELECT count(*) FROM (SELECT 1 FROM {outbox} WHERE published_at IS NULL LIMIT ?1)"
+            ),
+            oldest_unpublished: format!(
+                "SELECT created_at FROM {outbox} WHERE published_at IS NULL ORDER BY seq LIMIT 1"
+            ),
+            rows: format!(
+                "SELECT count(*) FROM (SELECT 1 FROM {outbox} AS o WHERE {} LIMIT ?1)",
+                ahead("?2", "?3")
+            ),
+            oldest_row: format!(
+                "SELECT created_at FROM {outbox} AS o WHERE {} ORDER BY seq LIMIT 1",
+                ahead("?1", "?2")
+            ),
+            set_aside: format!(
+                "SELECT count(*) FROM
+                 (SELECT 1 FROM {failures} WHERE pipeline = ?2 AND state = ?3 LIMIT ?1)"
+            ),
+            blocked_keys: format!(
+                "SELECT count(*) FROM (SELECT DISTINCT aggregate_type, aggregate_id FROM {failures}
+                 WHERE pipeline = ?2 AND blocks = 1 LIMIT ?1)"
+            ),
+            contents: format!(
+                "SELECT content_type, headers, occurred_at, CAST(payload AS BLOB) FROM {failures}
+                 WHERE rowid = ?1"
+            ),
+            retry: format!(
+                "UPDATE {failures} SET state = 'deferred', attempts = 0, due_at = ?3
+                 WHERE pipeline = ?1 AND seq = ?2"
+            ),
+            failures,
+        }
+    }
+
+    /// `?1` to `?4` a selection, `?5` after, `?6` limit, `?7` count limit: dead letters.
+    pub(in super::super) fn letters(&self, selection: &Selection) -> String {
+        let (failures, selected) = (&self.failures, selected(selection));
+        format!(
+            "SELECT f.rowid, f.pipeline, f.id, substr(f.aggregate_type, 1, {NAME_BYTES_MAX}),
+             substr(f.aggregate_id, 1, {AGGREGATE_ID_BYTES_MAX}),
+             substr(f.event_type, 1, {NAME_BYTES_MAX}), f.kind, f.error, f.attempts,
+             f.set_aside_at,
+             (SELECT count(*) FROM (SELECT 1 FROM {failures} AS b WHERE f.blocks = 1
+              AND b.pipeline = f.pipeline AND b.aggregate_type = f.aggregate_type
+              AND b.aggregate_id = f.aggregate_id AND b.seq > f.seq AND b.blocks = 1 LIMIT ?7))
+             FROM {failures} AS f WHERE {selected} AND f.rowid > ?5 ORDER BY f.rowid LIMIT ?6"
+        )
+    }
+
+    /// `?1` to `?4` a selection, `?5` after, `?6` limit: where dead letters stand.
+    pub(in super::super) fn selected(&self, selection: &Selection) -> String {
+        let (failures, selected) = (&self.failures, selected(selection));
+        format!(
+            "SELECT rowid, pipeline, seq FROM {failures} AS f WHERE {selected} AND rowid > ?5
+             ORDER BY rowid LIMIT ?6"
+        )
+    }
+}
+
+/// `?1` pipeline, `?2` a JSON array of event ids, `?3` aggregate type, `?4` aggregate id. A part
+/// that is not given takes its parameter and matches everything. An id that was stored as a blob
+/// is named by its hexadecimal digits.
+fn selected(selection: &Selection) -> String {
+    let part = |given: bool, given_sql: &'static str, absent_sql: &'static str| {
+        if given { given_sql } else { absent_sql }
+    };
+    let pipeline = part(
+        selection.pipeline.is_some(),
+        "f.pipeline = ?1",
+        "?1 IS NULL",
+    );
+    let ids = part(
+        !selection.event_ids.is_empty(),
+        "f.id IN (SELECT value FROM json_each(?2)
+         UNION ALL SELECT unhex(value, '-') FROM json_each(?2))",
+        "?2 IS NULL",
+    );
+    let key = part(
+        selection.key.is_some(),
+        "f.aggregate_type = ?3 AND f.aggregate_id = ?4",
+        "?3 IS NULL AND ?4 IS NULL",
+    );
+    format!("f.state = 'parked' AND {pipeline} AND {ids} AND {key}")
+}

@@ -1,0 +1,64 @@
+CREATE TABLE {outbox} (
+    seq            INTEGER PRIMARY KEY AUTOINCREMENT,
+    id             TEXT NOT NULL UNIQUE,
+    aggregate_type TEXT NOT NULL,
+    aggregate_id   TEXT NOT NULL,
+    event_type     TEXT NOT NULL,
+    event_version  INTEGER NOT NULL DEFAULT 1,
+    payload        BLOB NOT NULL,
+    content_type   TEXT NOT NULL DEFAULT 'application/json',
+    headers        TEXT NOT NULL DEFAULT '{}',
+    topic          TEXT,
+    occurred_at    TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
+    created_at     TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
+    deliver_after  TEXT,
+    published_at   TEXT
+);
+CREATE INDEX {outbox_unpublished} ON {outbox} (seq) WHERE published_at IS NULL;
+
+-- An event that was set aside, as it stood. Its columns have no type, so that a row that cannot
+-- be decoded fits in unchanged.
+CREATE TABLE {outbox_failures} (
+    pipeline       TEXT NOT NULL,
+    seq,
+    id,
+    aggregate_type,
+    aggregate_id,
+    event_type,
+    event_version,
+    payload,
+    content_type,
+    headers,
+    topic,
+    occurred_at,
+    created_at,
+    deliver_after,
+    state          TEXT NOT NULL CHECK (state IN ('parked', 'deferred', 'queued')),
+    blocks         INTEGER NOT NULL,
+    due_at         TEXT, -- when to hand it out again; NULL: not by itself
+    attempts       INTEGER NOT NULL,
+    kind           TEXT,
+    error          TEXT,
+    set_aside_at   TEXT NOT NULL,
+    PRIMARY KEY (pipeline, seq)
+);
+CREATE INDEX {outbox_failures_key} ON {outbox_failures} (pipeline, aggregate_type, aggregate_id, seq);
+CREATE INDEX {outbox_failures_due} ON {outbox_failures} (pipeline, due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX {outbox_failures_id} ON {outbox_failures} (id);
+
+CREATE TABLE {outbox_checkpoints} (
+    pipeline   TEXT PRIMARY KEY,
+    progress   TEXT NOT NULL,
+    position   INTEGER NOT NULL DEFAULT 0,
+    crashes    INTEGER NOT NULL DEFAULT 0,
+    settled_at TEXT,
+    updated_at TEXT NOT NULL
+);
+
+-- One inbox serves all outboxes of a database.
+CREATE TABLE IF NOT EXISTS inbox (
+    consumer     TEXT,
+    event_id     TEXT,
+    processed_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
+    PRIMARY KEY (consumer, event_id)
+) WITHOUT ROWID;

@@ -1,0 +1,39 @@
+//! Why an event could not be written or claimed.
+
+use std::error::Error as StdError;
+
+use uuid::Uuid;
+
+use crate::event::InvalidEvent;
+
+/// Why nothing was written. Of the events of one call either all are written or none is.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WriteError {
+    /// An event of the call breaks a limit.
+    #[error(transparent)]
+    Invalid(#[from] InvalidEvent),
+    /// The outbox has an event of that id.
+    #[error(
+        "event {id} is in the outbox already; an id belongs to one event, so publish it once or \
+         let it have a new id"
+    )]
+    Duplicate {
+        /// The id.
+        id: Uuid,
+    },
+    /// The table does not exist, or lacks a column.
+    #[error("the table {table} is missing or out of date; run `postrider migrate`")]
+    NotMigrated {
+        /// The table's name.
+        table: String,
+        /// What the database said.
+        source: Box<dyn StdError + Send + Sync>,
+    },
+    /// The database failed.
+    #[error("the database failed the write; roll the transaction back and try again")]
+    Database {
+        /// What the database said.
+        source: Box<dyn StdError + Send + Sync>,
+    },
+}
