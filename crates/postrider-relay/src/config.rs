@@ -16,7 +16,6 @@ mod quantity;
 mod reference;
 mod section;
 mod sink;
-mod suggestion;
 #[cfg(test)]
 mod tests;
 mod tree;

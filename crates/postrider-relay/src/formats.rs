@@ -12,7 +12,8 @@ use std::time::SystemTime;
 use jiff::Timestamp;
 use postrider::Event;
 
-use crate::routing::{MissingField, Route, Template, nearest};
+use crate::routing::{MissingField, Route, Template};
+use crate::suggestion::nearest;
 use crate::sink::{Attributes, FailureKind, Message, SinkError};
 
 mod cloudevents;

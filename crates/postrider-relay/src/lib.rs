@@ -18,3 +18,4 @@ pub mod sink;
 pub mod sinks;
 pub mod source;
 pub mod sources;
+mod suggestion;

@@ -8,6 +8,8 @@ use std::fmt::Write as _;
 
 use postrider::Event;
 
+use crate::suggestion::nearest;
+
 /// The fields that a template can name, as they are written.
 const FIELDS: [&str; 7] = [
     "id",
@@ -19,8 +21,6 @@ const FIELDS: [&str; 7] = [
     "header.NAME",
 ];
 const HEADER_PREFIX: &str = "header.";
-/// How alike a misspelt name must be to be suggested, from 0 to 1.
-const SUGGESTION_SIMILARITY_MIN: f64 = 0.7;
 /// Room for a field whose length is not known before rendering.
 const FIELD_BYTES_GUESS: usize = 24;
 
@@ -224,16 +224,6 @@ impl Field {
         }
         Ok(())
     }
-}
-
-/// The name most like a misspelt one, if any is like it at all.
-pub(crate) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    known
-        .into_iter()
-        .map(|candidate| (strsim::jaro_winkler(name, candidate), candidate))
-        .filter(|(similarity, _)| *similarity >= SUGGESTION_SIMILARITY_MIN)
-        .max_by(|left, right| left.0.total_cmp(&right.0))
-        .map(|(_, candidate)| candidate)
 }
 
 /// Why a template cannot be read. Positions are in bytes, from 0.

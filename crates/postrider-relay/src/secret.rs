@@ -9,6 +9,28 @@ use std::fmt;
 /// What stands in the place of a secret.
 pub const MASK: &str = "***";
 
+/// A secret from the configuration. It shows as `***` wherever it is printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Wraps a secret.
+    pub fn new(secret: impl Into<String>) -> Self {
+        Self(secret.into())
+    }
+
+    /// The secret itself, for the one place that needs it.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(MASK)
+    }
+}
+
 /// A URL that prints without its secrets.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SecretUrl {
@@ -136,5 +158,10 @@ mod tests {
             "http://${env:HOST}/x \"http://${env:HOST}/x\""
         );
         assert_eq!(url.expose(), "http://canary/canary");
+    }
+
+    #[test]
+    fn a_secret_is_not_printed() {
+        assert_eq!(format!("{:?}", Some(Secret::new("whsec_abc"))), "Some(***)");
     }
 }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use url::Url;
 
 use self::option_reader::OptionReader;
-use crate::routing::nearest;
+use crate::suggestion::nearest;
 use crate::sink::{FailureKind, Sink, SinkError};
 
 pub mod file;
@@ -18,12 +18,11 @@ pub mod http;
 mod json_lines;
 pub mod memory;
 mod option_reader;
-mod secret;
 pub mod stdout;
 
 pub use self::memory::MemorySink;
 pub use self::option_reader::Problem;
-pub use self::secret::Secret;
+pub use crate::secret::Secret;
 
 /// The schemes of the sinks of this build.
 const SCHEMES: &[&str] = &[

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::problem::{Origin, Report};
-use super::suggestion::nearest;
+use crate::suggestion::nearest;
 use super::tree::{Node, Table, Value};
 
 const PREFIX: &str = "POSTRIDER_";

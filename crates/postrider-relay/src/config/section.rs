@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::problem::{Origin, Report};
 use super::quantity;
-use super::suggestion::nearest;
+use crate::suggestion::nearest;
 use super::tree::{Entry, Node, Table, Text, Value};
 
 /// A section that is being read.

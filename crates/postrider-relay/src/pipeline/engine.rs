@@ -22,92 +22,25 @@
 //! 5. While the sink as a whole is in trouble, nothing is counted against events, a few of them
 //!    are tried, and no more are read than that takes.
 
+mod answers;
+mod exchange;
+
 use std::time::Duration;
 
 use hashbrown::HashMap;
 
+pub use self::exchange::{Call, Incoming, Policy, Progress, SettlementBatch};
+
+use self::exchange::Note;
 use super::breaker::{Breaker, PROBES_MAX};
 use super::care::{Care, Turn};
-use super::decision::{Action, decide};
 use super::lanes::{Entry, Lanes, Room};
-use super::options::{OnDead, Ordering, Retry, Window};
+use super::options::{Ordering, Window};
 use crate::failure::{Failure, FailureKind, SinkError};
 use crate::source::{Handle, Settlement, Verdict};
 
 /// Reading waits until so large a part of the window is free, so that batches stay large.
 const READ_PART: usize = 4;
-
-/// What the engine needs to know about pipeline and sink.
-#[derive(Clone, Copy, Debug)]
-pub struct Policy {
-    /// What is kept in order.
-    pub ordering: Ordering,
-    /// What happens to a key once one of its events is parked.
-    pub on_dead: OnDead,
-    /// How failed events are tried again.
-    pub retry: Retry,
-    /// How much may be in memory.
-    pub window: Window,
-    /// The sink keeps the order of one key's events within a call.
-    pub ordered_by_key: bool,
-    /// Most events in a call.
-    pub batch_events_max: usize,
-    /// Most bytes in a call.
-    pub batch_bytes_max: usize,
-    /// Most calls at a time.
-    pub calls_max: usize,
-    /// Spreads pauses; any number.
-    pub seed: u64,
-}
-
-/// An event that was read.
-#[derive(Debug)]
-pub struct Incoming<M> {
-    /// The source's name for it.
-    pub handle: Handle,
-    /// A hash of its key; `None` for an event that has no place in the order of its key.
-    pub key: Option<u64>,
-    /// A hash of its id.
-    pub id: u64,
-    /// Its size in memory.
-    pub bytes: usize,
-    /// How often it has failed.
-    pub attempts: u32,
-    /// It was set aside before.
-    pub returned: bool,
-    /// How long it is not due yet.
-    pub delay: Option<Duration>,
-    /// What to send, or why it can never be sent.
-    pub message: Result<M, String>,
-}
-
-/// Events to hand to the sink in one call.
-#[derive(Debug)]
-pub struct Call<M> {
-    entries: Vec<usize>,
-    /// The attempt was written down before.
-    written_down: bool,
-    /// What to send.
-    pub messages: Vec<M>,
-}
-
-/// Verdicts to hand to the source.
-#[derive(Debug, Default)]
-pub struct SettlementBatch {
-    /// The verdicts.
-    pub settlements: Vec<Settlement>,
-    /// What the engine remembers about each.
-    notes: Vec<Note>,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Note {
-    sets_aside: Option<u64>,
-    from_lane: bool,
-    early: bool,
-    /// It writes down the attempt of the event whose turn it is.
-    begins_turn: bool,
-}
 
 /// A key of which something is set aside.
 #[derive(Clone, Copy, Debug, Default)]
@@ -118,22 +51,6 @@ struct Blocked {
     from_lane: u32,
     /// The last batch that may have been read before such a one was durable.
     stale_until: u64,
-}
-
-/// How the pipeline gets on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
-    /// Nothing waits.
-    Idle,
-    /// Events are being delivered.
-    Moving,
-    /// The sink is in trouble; events wait.
-    Outage,
-    /// Events wait and none was delivered since then.
-    Stalled {
-        /// The time of the last delivery.
-        since: Duration,
-    },
 }
 
 /// The pipeline's logic.
@@ -307,150 +224,6 @@ impl<M> Engine<M> {
         Call { entries, messages, written_down: false }
     }
 
-    /// Takes in the sink's answer to a call: one result per message.
-    pub fn published(&mut self, call: Call<M>, results: Vec<Result<(), SinkError>>, now: Duration) {
-        assert_eq!(results.len(), call.entries.len(), "a sink answers for every message");
-        self.calls -= 1;
-        if call.written_down {
-            self.take_back(&call, &results);
-        }
-        let alive = results.iter().any(Result::is_ok);
-        if alive {
-            self.breaker.answered();
-            self.moved_at = now;
-        }
-        let mut messages = call.messages.into_iter();
-        let mut results = results.into_iter();
-        let mut entries = call.entries.as_slice();
-        while let Some(first) = entries.first() {
-            let key = self.lanes.entry(*first).key;
-            let together = match key {
-                None => 1,
-                Some(_) => entries
-                    .iter()
-                    .take_while(|index| self.lanes.entry(**index).key == key)
-                    .count(),
-            };
-            let (lane, rest) = entries.split_at(together);
-            entries = rest;
-            let answers = messages.by_ref().zip(results.by_ref()).take(together);
-            self.published_lane(key, lane, answers, alive, now);
-        }
-        if self.stopping {
-            self.release();
-        }
-    }
-
-    /// An attempt that was written down has an answer. If that answer is no fault of the event,
-    /// neither is the attempt.
-    fn take_back(&mut self, call: &Call<M>, results: &[Result<(), SinkError>]) {
-        for (index, result) in call.entries.iter().zip(results) {
-            if result.is_err() {
-                let entry = self.lanes.entry(*index);
-                let (handle, attempts, blocks) = (entry.handle, entry.attempts, entry.key.is_some());
-                self.verdict(handle, Verdict::Attempting { attempts, blocks }, Note::default());
-            }
-        }
-    }
-
-    fn published_lane(
-        &mut self,
-        key: Option<u64>,
-        lane: &[usize],
-        answers: impl Iterator<Item = (M, Result<(), SinkError>)>,
-        alive: bool,
-        now: Duration,
-    ) {
-        let mut held = Vec::new();
-        let mut lane_is = Lane::Whole;
-        for (index, (message, result)) in lane.iter().zip(answers) {
-            let reaction = match (result, lane_is) {
-                (Ok(()), _) => Reaction::Settle(Verdict::Delivered),
-                (Err(error), Lane::Whole) => self.failed(*index, error, alive, now),
-                // It failed because of the one before it: that says nothing about itself.
-                (Err(_), Lane::Held) => Reaction::Hold,
-                (Err(_), Lane::Blocked) => Reaction::Settle(Verdict::Queued),
-            };
-            match reaction {
-                Reaction::Hold => {
-                    self.lanes.entry(*index).message = Some(message);
-                    held.push(*index);
-                    lane_is = Lane::Held;
-                }
-                Reaction::Settle(verdict) => {
-                    if verdict != Verdict::Delivered {
-                        lane_is = if sets_aside(&verdict) { Lane::Blocked } else { Lane::Held };
-                    }
-                    self.conclude(*index, verdict);
-                }
-            }
-        }
-        self.lanes.put_back(key, lane.len(), &held);
-    }
-
-    /// Looks at an event's failure.
-    fn failed(&mut self, index: usize, error: SinkError, alive: bool, now: Duration) -> Reaction {
-        let SinkError { kind, message, retry_after } = error;
-        let (lane, key, id) = {
-            let entry = self.lanes.entry(index);
-            (entry.lane(), entry.key, entry.id)
-        };
-        let mut outage = false;
-        match kind {
-            FailureKind::Unavailable => self.breaker.unavailable(now),
-            FailureKind::Throttled => self.breaker.throttled(now, retry_after),
-            FailureKind::Failed => outage = !alive && self.breaker.failed(lane, now),
-            FailureKind::Rejected => self.breaker.answered(),
-            FailureKind::Misconfigured => {}
-        }
-        let attempts = self.lanes.entry(index).attempts.saturating_add(1);
-        let jitter = id.wrapping_add(attempts.into());
-        let verdict = match decide(kind, attempts, &self.policy.retry, outage, jitter) {
-            Action::Hold => return Reaction::Hold,
-            Action::Stop => {
-                self.stopping = true;
-                self.stopped_by.get_or_insert(SinkError { kind, message, retry_after });
-                return Reaction::Hold;
-            }
-            Action::Park => {
-                let failure = Failure { kind, message, attempts };
-                Verdict::Parked { failure, blocks: self.parked_blocks(key) }
-            }
-            Action::Postpone(delay) => {
-                let failure = Some(Failure { kind, message, attempts: attempts - 1 });
-                Verdict::Deferred { delay, failure, blocks: key.is_some() }
-            }
-            Action::Retry(delay) => {
-                let failure = Some(Failure { kind, message, attempts });
-                Verdict::Deferred { delay, failure, blocks: key.is_some() }
-            }
-        };
-        Reaction::Settle(verdict)
-    }
-
-    fn parked_blocks(&self, key: Option<u64>) -> bool {
-        key.is_some() && self.policy.on_dead == OnDead::Park
-    }
-
-    /// Settles an event that was under way. If that blocks its key, everything behind it is
-    /// queued.
-    fn conclude(&mut self, index: usize, verdict: Verdict) {
-        let entry = self.remove(index);
-        let blocked = entry.key.filter(|_| sets_aside(&verdict));
-        self.settle_entry(entry, verdict);
-        let Some(key) = blocked else { return };
-        for behind in self.lanes.clear(key) {
-            self.bytes -= behind.bytes;
-            self.settle_entry(behind, Verdict::Queued);
-        }
-    }
-
-    fn remove(&mut self, index: usize) -> Entry<M> {
-        let entry = self.lanes.finish(index);
-        self.bytes -= entry.bytes;
-        entry
-    }
-
     /// Settles an event that had a place in its lane.
     fn settle_entry(&mut self, entry: Entry<M>, verdict: Verdict) {
         let key = entry.key.filter(|_| sets_aside(&verdict));
@@ -589,25 +362,6 @@ impl<M> Engine<M> {
     fn unsettled(&self) -> usize {
         self.settling + self.verdicts.settlements.len()
     }
-}
-
-/// What a result means for its event.
-enum Reaction {
-    /// It keeps its place.
-    Hold,
-    /// It has its verdict.
-    Settle(Verdict),
-}
-
-/// What the results so far mean for the later events of a lane in the same call.
-#[derive(Clone, Copy)]
-enum Lane {
-    /// No event has failed.
-    Whole,
-    /// One has failed; those after it keep their place.
-    Held,
-    /// One was set aside; those after it queue behind it.
-    Blocked,
 }
 
 fn sets_aside(verdict: &Verdict) -> bool {

@@ -10,7 +10,7 @@ use jiff::SignedDuration;
 use toml::{Table, Value};
 
 use super::Secret;
-use crate::routing::nearest;
+use crate::suggestion::nearest;
 
 /// A mistake in a sink's options.
 #[derive(Clone, Debug, PartialEq, Eq)]

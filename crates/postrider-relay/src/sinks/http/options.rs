@@ -137,7 +137,7 @@ impl Options {
         let mut add = |message: String, hint: &str| {
             problems.push(Problem::new("url", message).with_hint(hint));
         };
-        let url = Url::parse(self.url.reveal())
+        let url = Url::parse(self.url.expose())
             .map_err(|error| add(format!("is not a URL: {error}"), "write https://host/path"))
             .ok()?;
         match url.scheme() {
@@ -189,7 +189,7 @@ impl Options {
                 add("is set by the relay itself");
                 continue;
             }
-            match HeaderValue::try_from(value.reveal()) {
+            match HeaderValue::try_from(value.expose()) {
                 Ok(mut value) => {
                     value.set_sensitive(true);
                     headers.insert(header, value);

@@ -51,7 +51,7 @@ impl fmt::Debug for Signer {
 
 fn key(secret: &Secret) -> Result<Hmac<Sha256>, &'static str> {
     let encoded = secret
-        .reveal()
+        .expose()
         .strip_prefix(SECRET_PREFIX)
         .ok_or("must start with whsec_")?;
     let bytes = BASE64

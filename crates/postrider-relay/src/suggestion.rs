@@ -1,7 +1,7 @@
 //! What somebody probably meant.
 
 /// The known word that is nearest to a misspelt one, if any is near.
-pub(super) fn nearest<'w>(word: &str, known: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
+pub(crate) fn nearest<'w>(word: &str, known: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
     let word = word.to_lowercase();
     known
         .into_iter()

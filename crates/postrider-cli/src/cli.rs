@@ -1,0 +1,77 @@
+//! The command line: what can be asked for, and the help for it.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::commands::{completions, dlq, init, migrate, relay, status};
+
+/// Publishes the events of a database transaction, if and only if that transaction commits.
+#[derive(Debug, Parser)]
+#[command(name = "postrider", version, after_help = EXIT_CODES)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const EXIT_CODES: &str = "\
+Exit codes: 0 ok, 1 failure, 2 usage, 3 configuration, 4 unreachable, 5 not permitted,
+            6 unsafe state refused, 7 partial (some pipelines failed, some ids not found)
+
+POSTRIDER_LOG filters the log, for example POSTRIDER_LOG=debug. Defaults to info.";
+
+const GLOBAL: &str = "Global options";
+
+/// What holds for every command.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct Global {
+    /// Print data, and errors, as JSON
+    #[arg(long, global = true, help_heading = GLOBAL)]
+    pub(crate) json: bool,
+    /// How the log on stderr is written
+    #[arg(long, global = true, help_heading = GLOBAL, value_enum, default_value_t = LogFormat::Text)]
+    pub(crate) log_format: LogFormat,
+}
+
+/// How the log is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    Text,
+    Json,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Write a commented configuration file to start from
+    Init(init::InitArgs),
+    /// Create or upgrade the outbox tables
+    Migrate(migrate::MigrateArgs),
+    /// Publish events until stopped
+    Relay(relay::RelayArgs),
+    /// Show what is waiting, and where
+    Status(status::StatusArgs),
+    /// Look at dead letters, retry or discard them
+    #[command(subcommand)]
+    Dlq(dlq::DlqCommand),
+    /// Watch a shop lose events without an outbox, and none with one
+    #[cfg(feature = "demo")]
+    Demo(crate::commands::demo::DemoArgs),
+    /// Print a completion script for a shell
+    Completions(completions::CompletionsArgs),
+}
+
+/// Which outbox a command is about.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct OutboxArgs {
+    /// The database with the outbox, such as sqlite:///var/lib/app/app.db
+    #[arg(long, value_name = "URL", required_unless_present = "config")]
+    pub(crate) from: Option<String>,
+    /// Take the database from a configuration file
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["from", "table"])]
+    pub(crate) config: Option<PathBuf>,
+    /// The outbox table [default: outbox]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) table: Option<String>,
+}

@@ -1,0 +1,195 @@
+//! `postrider dlq retry` and `postrider dlq discard`.
+
+use std::collections::HashSet;
+
+use clap::Args;
+use postrider_relay::admin::{Admin, DeadLetter, Selection};
+use serde::Serialize;
+
+use super::FilterArgs;
+use super::list::{LetterObject, to_text};
+use crate::cli::OutboxArgs;
+use crate::error::{CliError, Code};
+use crate::outbox::Outbox;
+use crate::output::Output;
+
+/// How many dead letters are read at a time when they are counted.
+const PAGE: usize = 1_000;
+/// Most dead letters that a dry run lists.
+const SHOWN_MAX: usize = 100;
+
+/// What to do with dead letters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    Retry,
+    Discard,
+}
+
+impl Change {
+    fn verb(self) -> &'static str {
+        match self {
+            Self::Retry => "retry",
+            Self::Discard => "discard",
+        }
+    }
+}
+
+/// The arguments of both commands.
+#[derive(Args, Debug)]
+pub(crate) struct ChangeArgs {
+    /// The ids of events
+    #[arg(value_name = "EVENT_ID", required_unless_present_any = ["all", "key", "pipeline"])]
+    event_ids: Vec<String>,
+    /// All dead letters, of one pipeline if --pipeline is given
+    #[arg(long, conflicts_with_all = ["event_ids", "key"])]
+    all: bool,
+    #[command(flatten)]
+    filter: FilterArgs,
+    #[command(flatten)]
+    outbox: OutboxArgs,
+    /// Only show what would be done
+    #[arg(long)]
+    dry_run: bool,
+    /// Do not ask
+    #[arg(long, short)]
+    yes: bool,
+}
+
+#[derive(Serialize)]
+struct ChangeObject<'c> {
+    action: &'static str,
+    dry_run: bool,
+    count: u64,
+    not_found: Vec<&'c str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    dead_letters: Vec<LetterObject<'c>>,
+}
+
+/// What a selection matches.
+struct Matches {
+    count: u64,
+    /// The first of them.
+    letters: Vec<DeadLetter>,
+    event_ids: HashSet<String>,
+}
+
+/// Retries or discards dead letters.
+pub(crate) async fn run(change: Change, args: &ChangeArgs, output: Output) -> Result<(), CliError> {
+    let outbox = Outbox::find(&args.outbox)?;
+    let admin = outbox.admin().await?;
+    let selection = args.filter.selection(args.event_ids.clone());
+    let matches = find(&*admin, &selection).await?;
+    let not_found: Vec<&str> = args
+        .event_ids
+        .iter()
+        .map(String::as_str)
+        .filter(|event_id| !matches.event_ids.contains(*event_id))
+        .collect();
+
+    let mut count = matches.count;
+    if !args.dry_run && count > 0 {
+        let is_bulk = args.event_ids.is_empty();
+        if !args.yes && (change == Change::Discard || is_bulk) {
+            output.confirm(&question(change, count))?;
+        }
+        count = match change {
+            Change::Retry => admin.retry(&selection).await?,
+            Change::Discard => admin.discard(&selection).await?,
+        };
+    }
+    tell(change, args, &matches, count, &not_found, output)?;
+    if not_found.is_empty() {
+        return Ok(());
+    }
+    let code = if matches.count == 0 {
+        Code::Failure
+    } else {
+        Code::Partial
+    };
+    let what = format!("no dead letter has the id {}", not_found.join(", "));
+    Err(CliError::new(code, what)
+        .with_fix(format!("list them: postrider dlq list {}", outbox.flags)))
+}
+
+fn question(change: Change, count: u64) -> String {
+    let letters = if count == 1 {
+        "dead letter"
+    } else {
+        "dead letters"
+    };
+    match change {
+        Change::Retry => format!("retry {count} {letters}?"),
+        Change::Discard => format!("discard {count} {letters} for good?"),
+    }
+}
+
+fn tell(
+    change: Change,
+    args: &ChangeArgs,
+    matches: &Matches,
+    count: u64,
+    not_found: &[&str],
+    output: Output,
+) -> Result<(), CliError> {
+    if output.is_json() {
+        let shown: &[DeadLetter] = if args.dry_run { &matches.letters } else { &[] };
+        return output.object(&ChangeObject {
+            action: change.verb(),
+            dry_run: args.dry_run,
+            count,
+            not_found: not_found.to_vec(),
+            dead_letters: shown.iter().map(LetterObject::new).collect(),
+        });
+    }
+    let letters = if count == 1 {
+        "dead letter"
+    } else {
+        "dead letters"
+    };
+    if args.dry_run {
+        if count > 0 {
+            output.data(&to_text(&matches.letters))?;
+        }
+        output.talk(&format!(
+            "would {} {count} {letters}; nothing was changed",
+            change.verb()
+        ));
+    } else {
+        match change {
+            Change::Retry => output.talk(&format!(
+                "{count} {letters} will be published again by the relay, in order per key"
+            )),
+            Change::Discard => output.talk(&format!("discarded {count} {letters}")),
+        }
+    }
+    Ok(())
+}
+
+async fn find(admin: &dyn Admin, selection: &Selection) -> Result<Matches, CliError> {
+    let mut matches = Matches {
+        count: 0,
+        letters: Vec::new(),
+        event_ids: HashSet::new(),
+    };
+    let mut after = None;
+    loop {
+        let page = admin.dead_letters(selection, after, PAGE).await?;
+        let Some(last) = page.last() else {
+            return Ok(matches);
+        };
+        after = Some(last.cursor);
+        matches.count += page.len() as u64;
+        let is_last = page.len() < PAGE;
+        for letter in page {
+            if !selection.event_ids.is_empty() {
+                matches.event_ids.insert(letter.event_id.clone());
+            }
+            if matches.letters.len() < SHOWN_MAX {
+                matches.letters.push(letter);
+            }
+        }
+        if is_last {
+            return Ok(matches);
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! `postrider relay`: publishes events until it is stopped.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use postrider_relay::config::{Config, Environment, Flags};
+use postrider_relay::relay::{Outcome, Relay};
+use serde::Serialize;
+
+use crate::error::{CliError, Code};
+use crate::outbox;
+use crate::output::Output;
+use crate::signals::stop_on_signal;
+
+/// The arguments of `postrider relay`.
+#[derive(Args, Debug)]
+pub(crate) struct RelayArgs {
+    /// The configuration file
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["from", "to", "mode", "progress", "table", "topic", "format", "allow_private"])]
+    config: Option<PathBuf>,
+    /// The database with the outbox, such as sqlite:///var/lib/app/app.db
+    #[arg(
+        long,
+        value_name = "URL",
+        required_unless_present = "config",
+        requires = "to"
+    )]
+    from: Option<String>,
+    /// Where events go, such as stdout:, file:///path or http://host/path
+    #[arg(
+        long,
+        value_name = "URL",
+        required_unless_present = "config",
+        requires = "from"
+    )]
+    to: Option<String>,
+    /// How events are read: poll or cdc [default: poll]
+    #[arg(long)]
+    mode: Option<String>,
+    /// How progress is kept: mark, delete or cursor [default: mark]
+    #[arg(long)]
+    progress: Option<String>,
+    /// The outbox table [default: outbox]
+    #[arg(long, value_name = "NAME")]
+    table: Option<String>,
+    /// The topic, a template over the event's fields [default: outbox.event.{aggregate_type}]
+    #[arg(long, value_name = "TEMPLATE")]
+    topic: Option<String>,
+    /// How events are encoded: payload, cloudevents or cloudevents-structured [default: payload]
+    #[arg(long)]
+    format: Option<String>,
+    /// Let HTTP go to private and loopback addresses
+    #[arg(long)]
+    allow_private: bool,
+    /// End once nothing is pending
+    #[arg(long)]
+    drain: bool,
+}
+
+#[derive(Serialize)]
+struct ReportObject<'r> {
+    pipelines: Vec<PipelineObject<'r>>,
+}
+
+#[derive(Serialize)]
+struct PipelineObject<'r> {
+    name: &'r str,
+    delivered: u64,
+    parked: u64,
+    deferred: u64,
+    queued: u64,
+    error: Option<String>,
+}
+
+/// Runs the relay.
+pub(crate) async fn run(args: &RelayArgs, output: Output) -> Result<(), CliError> {
+    let mut config = read_config(args)?;
+    for pipeline in &mut config.pipelines {
+        pipeline.options.drain = args.drain;
+    }
+    let flags = match &args.config {
+        Some(path) => outbox::config_flag(path),
+        None => outbox::from_flags(&config.source),
+    };
+    // What a sink writes to stdout must not be mixed with anything else.
+    let stdout_is_free = !config
+        .pipelines
+        .iter()
+        .any(|pipeline| pipeline.writes_to_stdout());
+    let shutdown = stop_on_signal()?;
+    let outcomes = Relay::new(config).run(shutdown).await;
+
+    if output.is_json() && stdout_is_free {
+        output.object(&to_object(&outcomes))?;
+    }
+    if args.drain && outcomes.iter().any(|outcome| outcome.result.is_ok()) {
+        tell_drained(&outcomes, &flags, output);
+    }
+    to_result(outcomes)
+}
+
+fn read_config(args: &RelayArgs) -> Result<Config, CliError> {
+    if let Some(path) = &args.config {
+        return outbox::read_config(path);
+    }
+    let flags = Flags {
+        from: args.from.clone(),
+        to: args.to.clone(),
+        mode: args.mode.clone(),
+        progress: args.progress.clone(),
+        table: args.table.clone(),
+        topic: args.topic.clone(),
+        format: args.format.clone(),
+        allow_private: args.allow_private,
+    };
+    Config::from_flags(&flags, &Environment::of_process()).map_err(CliError::problems)
+}
+
+fn to_object(outcomes: &[Outcome]) -> ReportObject<'_> {
+    let pipelines = outcomes.iter().map(|outcome| {
+        let totals = outcome.result.as_ref().copied().unwrap_or_default();
+        PipelineObject {
+            name: &outcome.name,
+            delivered: totals.delivered,
+            parked: totals.parked,
+            deferred: totals.deferred,
+            queued: totals.queued,
+            error: outcome.result.as_ref().err().map(ToString::to_string),
+        }
+    });
+    ReportObject {
+        pipelines: pipelines.collect(),
+    }
+}
+
+fn tell_drained(outcomes: &[Outcome], flags: &str, output: Output) {
+    let totals = || {
+        outcomes
+            .iter()
+            .filter_map(|outcome| outcome.result.as_ref().ok())
+    };
+    let delivered: u64 = totals().map(|totals| totals.delivered).sum();
+    let parked: u64 = totals().map(|totals| totals.parked).sum();
+    output.talk(&format!(
+        "delivered {delivered} {}",
+        if delivered == 1 { "event" } else { "events" }
+    ));
+    if parked > 0 {
+        let events = if parked == 1 {
+            "event was"
+        } else {
+            "events were"
+        };
+        output.talk(&format!(
+            "{parked} {events} parked; see: postrider dlq list {flags}"
+        ));
+    }
+}
+
+/// The error of the relay: that of its only pipeline, or that some failed.
+fn to_result(outcomes: Vec<Outcome>) -> Result<(), CliError> {
+    let count = outcomes.len();
+    let mut failed: Vec<(String, CliError)> = outcomes
+        .into_iter()
+        .filter_map(|outcome| Some((outcome.name, CliError::from(outcome.result.err()?))))
+        .collect();
+    if failed.len() == count
+        && failed
+            .windows(2)
+            .all(|pair| pair[0].1.code == pair[1].1.code)
+    {
+        return match failed.pop() {
+            Some((_, error)) => Err(error),
+            None => Ok(()),
+        };
+    }
+    if failed.is_empty() {
+        return Ok(());
+    }
+    let code = if failed.len() == count {
+        Code::Failure
+    } else {
+        Code::Partial
+    };
+    let mut error = CliError::new(
+        code,
+        format!("{} of {count} pipelines failed", failed.len()),
+    );
+    for (name, cause) in failed {
+        let fix = cause.fix.map(|fix| format!("; {fix}")).unwrap_or_default();
+        error.why.push(format!("{name}: {}{fix}", cause.what));
+    }
+    Err(error)
+}

@@ -1,0 +1,246 @@
+//! Errors as the user sees them: what, why, the fix, and an exit code.
+//!
+//! This is the one place that turns the errors of the library into exit codes.
+
+use std::error::Error as StdError;
+use std::io;
+
+use postrider_relay::config::Problems;
+use postrider_relay::failure::{FailureKind, SinkError};
+use postrider_relay::pipeline::PipelineError;
+use postrider_relay::relay::RelayError;
+use postrider_relay::source::{SourceError, SourceErrorKind};
+use serde::Serialize;
+
+/// The exit codes; people script against them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Code {
+    Failure = 1,
+    Usage = 2,
+    Configuration = 3,
+    Unreachable = 4,
+    NotPermitted = 5,
+    Unsafe = 6,
+    Partial = 7,
+}
+
+/// Why a command ends without doing all it was asked.
+#[derive(Debug)]
+pub(crate) struct CliError {
+    pub(crate) code: Code,
+    /// What went wrong.
+    pub(crate) what: String,
+    /// The causes below, the nearest first.
+    pub(crate) why: Vec<String>,
+    /// What to do about it, a command if possible.
+    pub(crate) fix: Option<String>,
+    /// Mistakes in the configuration.
+    pub(crate) problems: Option<Problems>,
+}
+
+impl CliError {
+    pub(crate) fn new(code: Code, what: impl Into<String>) -> Self {
+        Self {
+            code,
+            what: what.into(),
+            why: Vec::new(),
+            fix: None,
+            problems: None,
+        }
+    }
+
+    /// Adds what to do about it.
+    pub(crate) fn with_fix(mut self, fix: impl Into<String>) -> Self {
+        self.fix = Some(fix.into());
+        self
+    }
+
+    /// Adds the causes below.
+    pub(crate) fn caused_by(mut self, error: &(dyn StdError + 'static)) -> Self {
+        self.why.push(error.to_string());
+        self.why.extend(causes(error));
+        self
+    }
+
+    /// A file that could not be read or written.
+    pub(crate) fn file(what: String, error: &io::Error) -> Self {
+        let code = match error.kind() {
+            io::ErrorKind::PermissionDenied => Code::NotPermitted,
+            _ => Code::Failure,
+        };
+        Self::new(code, what).caused_by(error)
+    }
+
+    /// Mistakes in the configuration.
+    pub(crate) fn problems(problems: Problems) -> Self {
+        let what = match problems.iter().count() {
+            1 => "the configuration has a problem".to_owned(),
+            count => format!("the configuration has {count} problems"),
+        };
+        Self {
+            problems: Some(problems),
+            ..Self::new(Code::Configuration, what)
+        }
+    }
+}
+
+impl From<SourceError> for CliError {
+    fn from(error: SourceError) -> Self {
+        let not_permitted = is_permission_denied(&error);
+        let code = match error.kind {
+            _ if not_permitted => Code::NotPermitted,
+            SourceErrorKind::Unavailable => Code::Unreachable,
+            SourceErrorKind::Misconfigured => Code::Configuration,
+            SourceErrorKind::Unsafe => Code::Unsafe,
+        };
+        let why = causes(&error);
+        Self {
+            why,
+            fix: error.hint.clone(),
+            ..Self::new(code, error.message)
+        }
+    }
+}
+
+impl From<SinkError> for CliError {
+    fn from(error: SinkError) -> Self {
+        let code = match error.kind {
+            FailureKind::Unavailable | FailureKind::Throttled => Code::Unreachable,
+            FailureKind::Misconfigured => Code::Configuration,
+            FailureKind::Rejected | FailureKind::Failed => Code::Failure,
+        };
+        // A sink's message says what would mend it behind the first semicolon.
+        match error.message.split_once("; ") {
+            Some((what, fix)) => Self::new(code, what).with_fix(fix),
+            None => Self::new(code, error.message),
+        }
+    }
+}
+
+impl From<RelayError> for CliError {
+    fn from(error: RelayError) -> Self {
+        match error {
+            RelayError::Source(error) | RelayError::Pipeline(PipelineError::Source(error)) => {
+                error.into()
+            }
+            RelayError::Sink(error) => error.into(),
+            RelayError::Pipeline(ref error @ PipelineError::Sink(ref cause)) => {
+                let hint = error.hint().map(str::to_owned);
+                Self {
+                    fix: hint,
+                    ..cause.clone().into()
+                }
+            }
+            RelayError::Pipeline(PipelineError::Unsettled) | RelayError::Panicked => {
+                let hint = error.hint().map(str::to_owned);
+                Self {
+                    fix: hint,
+                    ..Self::new(Code::Failure, error.to_string())
+                }
+            }
+        }
+    }
+}
+
+/// The causes below an error, the nearest first.
+fn causes(error: &(dyn StdError + 'static)) -> Vec<String> {
+    let below = std::iter::successors(error.source(), |error| (*error).source());
+    below.map(ToString::to_string).collect()
+}
+
+fn is_permission_denied(error: &(dyn StdError + 'static)) -> bool {
+    std::iter::successors(Some(error), |error| (*error).source()).any(|error| {
+        let io = error.downcast_ref::<io::Error>();
+        io.is_some_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
+    })
+}
+
+/// An error as JSON.
+#[derive(Serialize)]
+pub(crate) struct ErrorObject<'e> {
+    error: &'e str,
+    exit_code: u8,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    why: &'e [String],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fix: Option<&'e str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    problems: Vec<ProblemObject<'e>>,
+}
+
+/// One mistake in the configuration as JSON.
+#[derive(Serialize)]
+struct ProblemObject<'e> {
+    at: String,
+    what: &'e str,
+    fix: &'e str,
+}
+
+impl CliError {
+    /// The error as it is printed with `--json`.
+    pub(crate) fn to_object(&self) -> ErrorObject<'_> {
+        let problems = self.problems.iter().flat_map(Problems::iter);
+        ErrorObject {
+            error: &self.what,
+            exit_code: self.code as u8,
+            why: &self.why,
+            fix: self.fix.as_deref(),
+            problems: problems
+                .map(|problem| ProblemObject {
+                    at: problem.at.to_string(),
+                    what: &problem.what,
+                    fix: &problem.fix,
+                })
+                .collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_of_error_has_its_code() {
+        let denied = io::Error::from(io::ErrorKind::PermissionDenied);
+        let source = |kind| SourceError::new(kind, "x");
+        let sink = |kind| CliError::from(SinkError::new(kind, "x")).code;
+        let cases = [
+            (CliError::from(source(SourceErrorKind::Unavailable)).code, 4),
+            (
+                CliError::from(source(SourceErrorKind::Misconfigured)).code,
+                3,
+            ),
+            (
+                CliError::from(source(SourceErrorKind::Misconfigured).with_source(denied)).code,
+                5,
+            ),
+            (CliError::from(source(SourceErrorKind::Unsafe)).code, 6),
+            (sink(FailureKind::Unavailable), 4),
+            (sink(FailureKind::Throttled), 4),
+            (sink(FailureKind::Rejected), 1),
+            (sink(FailureKind::Failed), 1),
+            (sink(FailureKind::Misconfigured), 3),
+            (CliError::from(RelayError::Panicked).code, 1),
+            (
+                CliError::from(RelayError::Pipeline(PipelineError::Unsettled)).code,
+                1,
+            ),
+        ];
+        for (code, expected) in cases {
+            assert_eq!(code as u8, expected, "{code:?}");
+        }
+    }
+
+    #[test]
+    fn an_error_keeps_its_causes_and_its_fix() {
+        let cause = io::Error::other("the disk is full");
+        let error = SourceError::new(SourceErrorKind::Unavailable, "cannot settle")
+            .with_hint("free some space")
+            .with_source(cause);
+        let error = CliError::from(RelayError::Pipeline(PipelineError::Source(error)));
+        assert_eq!(error.what, "cannot settle");
+        assert_eq!(error.why, ["the disk is full"]);
+        assert_eq!(error.fix.as_deref(), Some("free some space"));
+    }
+}

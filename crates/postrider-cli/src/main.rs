@@ -1,0 +1,79 @@
+//! The binary `postrider`: runs relays and deals with outboxes from the command line.
+
+mod cli;
+mod commands;
+#[cfg(feature = "demo")]
+mod demo;
+mod error;
+mod logging;
+mod outbox;
+mod output;
+mod signals;
+mod time;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+use cli::{Cli, Command};
+use error::{CliError, Code};
+use output::Output;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return not_understood(&error),
+    };
+    let output = Output::new(cli.global.json);
+    match logging::start(cli.global.log_format).and_then(|()| run(cli.command, output)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            output.error(&error);
+            ExitCode::from(error.code as u8)
+        }
+    }
+}
+
+fn run(command: Command, output: Output) -> Result<(), CliError> {
+    match command {
+        Command::Init(args) => commands::init::run(&args, output),
+        Command::Completions(args) => commands::completions::run(&args, output),
+        Command::Migrate(args) => block_on(commands::migrate::run(&args, output)),
+        Command::Relay(args) => block_on(commands::relay::run(&args, output)),
+        Command::Status(args) => block_on(commands::status::run(&args, output)),
+        Command::Dlq(command) => block_on(commands::dlq::run(command, output)),
+        #[cfg(feature = "demo")]
+        Command::Demo(args) => block_on(commands::demo::run(&args, output)),
+    }
+}
+
+fn block_on(work: impl Future<Output = Result<(), CliError>>) -> Result<(), CliError> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build();
+    let runtime =
+        runtime.map_err(|error| CliError::file("cannot start the runtime".into(), &error))?;
+    runtime.block_on(work)
+}
+
+/// Help and version are answers; anything else is a wrong use.
+fn not_understood(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        let printed = error.print();
+        return if printed.is_ok() {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        };
+    }
+    if std::env::args_os().any(|arg| arg == "--json") {
+        let text = error.to_string();
+        let (first, rest) = text.split_once('\n').unwrap_or((&text, ""));
+        let what = first.trim_start_matches("error: ");
+        let error = CliError::new(Code::Usage, what).with_fix(rest.trim());
+        Output::new(true).error(&error);
+    } else if error.print().is_err() {
+        return ExitCode::FAILURE;
+    }
+    ExitCode::from(Code::Usage as u8)
+}

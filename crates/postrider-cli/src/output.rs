@@ -1,0 +1,162 @@
+//! The only place that prints: data on stdout, talk on stderr.
+
+use std::io::{self, IsTerminal as _, Write as _};
+
+use serde::Serialize;
+
+use crate::error::{CliError, Code};
+
+/// Where a command's words go, and in which form.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Output {
+    json: bool,
+}
+
+impl Output {
+    pub(crate) fn new(json: bool) -> Self {
+        Self { json }
+    }
+
+    /// Whether data is to be JSON.
+    pub(crate) fn is_json(self) -> bool {
+        self.json
+    }
+
+    /// Prints text as data.
+    pub(crate) fn data(self, text: &str) -> Result<(), CliError> {
+        self.bytes(text.as_bytes())
+    }
+
+    /// Prints bytes as data, with a line end if they have none.
+    pub(crate) fn bytes(self, bytes: &[u8]) -> Result<(), CliError> {
+        let mut stdout = io::stdout().lock();
+        let end: &[u8] = if bytes.ends_with(b"\n") { b"" } else { b"\n" };
+        let written = stdout
+            .write_all(bytes)
+            .and_then(|()| stdout.write_all(end))
+            .and_then(|()| stdout.flush());
+        match written {
+            // Whoever reads has seen enough, as `head` does.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            Err(error) => Err(CliError::file("cannot write to stdout".into(), &error)),
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// Prints one JSON object as data.
+    pub(crate) fn object(self, object: &impl Serialize) -> Result<(), CliError> {
+        self.data(&to_json(object)?)
+    }
+
+    /// Tells the user something, unless they asked for JSON.
+    pub(crate) fn talk(self, text: &str) {
+        if !self.json {
+            eprint_line(text);
+        }
+    }
+
+    /// Tells the user what went wrong.
+    pub(crate) fn error(self, error: &CliError) {
+        if self.json {
+            if let Ok(json) = to_json(&error.to_object()) {
+                eprint_line(&json);
+            }
+            return;
+        }
+        let mut text = format!("error: {}", error.what);
+        for why in &error.why {
+            text.push_str(&format!("\n  why: {}", indent(why)));
+        }
+        for problem in error.problems.iter().flat_map(|problems| problems.iter()) {
+            text.push_str(&format!("\n\n{problem}"));
+        }
+        if let Some(fix) = &error.fix {
+            text.push_str(&format!("\n  fix: {}", indent(fix)));
+        }
+        eprint_line(&text);
+    }
+
+    /// Asks on the terminal whether to go on. Without a terminal nobody can answer: that is an
+    /// error which names the flag to use instead.
+    pub(crate) fn confirm(self, question: &str) -> Result<(), CliError> {
+        if !io::stdin().is_terminal() {
+            let error = CliError::new(Code::Usage, format!("{question} nobody can be asked here"));
+            return Err(error.with_fix("add --yes, or look first with --dry-run"));
+        }
+        let mut stderr = io::stderr().lock();
+        let mut answer = String::new();
+        let asked = write!(stderr, "{question} [y/N] ")
+            .and_then(|()| stderr.flush())
+            .and_then(|()| io::stdin().read_line(&mut answer));
+        asked.map_err(|error| CliError::file("cannot ask on the terminal".into(), &error))?;
+        match answer.trim().to_lowercase().as_str() {
+            "y" | "yes" => Ok(()),
+            _ => Err(CliError::new(Code::Failure, "nothing was changed")),
+        }
+    }
+}
+
+fn to_json(object: &impl Serialize) -> Result<String, CliError> {
+    serde_json::to_string(object)
+        .map_err(|error| CliError::new(Code::Failure, "cannot write JSON").caused_by(&error))
+}
+
+/// Nothing can be done about a stderr that is gone.
+fn eprint_line(text: &str) {
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
+/// Keeps further lines under the first.
+fn indent(text: &str) -> String {
+    text.replace('\n', "\n       ")
+}
+
+/// Text from a database, safe for a terminal: control characters are written as escapes.
+pub(crate) fn plain(text: &str) -> String {
+    if !text.contains(char::is_control) {
+        return text.to_owned();
+    }
+    let escape = |c: char| match c.is_control() {
+        true => c.escape_default().to_string(),
+        false => c.to_string(),
+    };
+    text.chars().map(escape).collect()
+}
+
+/// Lines up columns; the first row is the heading.
+pub(crate) fn table(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut text = String::new();
+    for row in rows {
+        let cells = row
+            .iter()
+            .zip(&widths)
+            .map(|(cell, width)| format!("{cell:width$}"));
+        text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up() {
+        let rows = [["NAME", "COUNT"], ["orders", "1"], ["é", "20"]];
+        let rows = rows.map(|row| row.map(str::to_owned).to_vec());
+        assert_eq!(table(&rows), "NAME    COUNT\norders  1\né       20\n");
+    }
+
+    #[test]
+    fn control_characters_do_not_reach_the_terminal() {
+        assert_eq!(plain("a\u{1b}[31mb\n"), "a\\u{1b}[31mb\\n");
+        assert_eq!(plain("Größe"), "Größe");
+    }
+}

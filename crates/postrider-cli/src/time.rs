@@ -1,0 +1,42 @@
+//! Times and ages as the commands print them.
+
+use std::time::{Duration, SystemTime};
+
+use jiff::{Timestamp, Unit};
+
+/// A time as RFC 3339 in UTC, to the millisecond.
+pub(crate) fn rfc3339(time: SystemTime) -> String {
+    let timestamp = Timestamp::try_from(time).unwrap_or(Timestamp::UNIX_EPOCH);
+    let rounded = timestamp.round(Unit::Millisecond).unwrap_or(timestamp);
+    format!("{rounded:.3}")
+}
+
+/// An age in its two largest units: `3d 4h`, `12s`.
+pub(crate) fn age(age: Duration) -> String {
+    let seconds = age.as_secs();
+    let (days, hours) = (seconds / 86_400, seconds / 3_600 % 24);
+    let (minutes, rest) = (seconds / 60 % 60, seconds % 60);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{rest}s"),
+        (0, 0, _) => format!("{minutes}m {rest}s"),
+        (0, ..) => format!("{hours}h {minutes}m"),
+        _ => format!("{days}d {hours}h"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_have_two_units() {
+        let ages = [0, 59, 61, 3_600, 90_061].map(|seconds| age(Duration::from_secs(seconds)));
+        assert_eq!(ages, ["0s", "59s", "1m 1s", "1h 0m", "1d 1h"]);
+    }
+
+    #[test]
+    fn times_are_utc_to_the_millisecond() {
+        let time = SystemTime::UNIX_EPOCH + Duration::from_micros(1_700_000_000_123_400);
+        assert_eq!(rfc3339(time), "2023-11-14T22:13:20.123Z");
+    }
+}

@@ -1,0 +1,169 @@
+//! A relay that goes on: signals, a standby, and pipelines that fail.
+
+mod support;
+
+use std::io::Read as _;
+use std::net::{TcpListener, TcpStream};
+
+use support::{Fixture, wait_until};
+
+fn relay_to(fixture: &Fixture, name: &str) -> Vec<String> {
+    let to = format!("file://{}", fixture.path(name).display());
+    ["relay", "--from", "sqlite://app.db", "--to", &to]
+        .map(str::to_owned)
+        .to_vec()
+}
+
+fn start(fixture: &Fixture, name: &str) -> support::Running {
+    let args = relay_to(fixture, name);
+    fixture.start(&args.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+#[test]
+fn sigterm_and_sigint_end_it_gracefully() {
+    for signal in ["TERM", "INT"] {
+        let fixture = Fixture::migrated();
+        let mut relay = start(&fixture, "out.jsonl");
+        fixture.insert("1", "OrderPlaced", "{}");
+        wait_until("the event is published", || {
+            fixture.lines("out.jsonl").len() == 1
+        });
+        relay.signal(signal);
+        assert_eq!(relay.wait().code(), Some(0), "{}", relay.stderr());
+        assert!(relay.stderr().contains("stopping"), "{}", relay.stderr());
+    }
+}
+
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    let fixture = Fixture::migrated();
+    // An endpoint that takes connections and never answers keeps a call under way.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = format!("http://{}/hook", silent.local_addr().unwrap());
+    fixture.insert("1", "OrderPlaced", "{}");
+    let args = [
+        "relay",
+        "--from",
+        "sqlite://app.db",
+        "--to",
+        &to,
+        "--allow-private",
+    ];
+    let mut relay = fixture.start(&args);
+    let _under_way = first_request(&silent);
+    relay.signal("TERM");
+    relay.wait_for("a second signal exits at once");
+    relay.signal("TERM");
+    assert_eq!(relay.wait().code(), Some(130), "{}", relay.stderr());
+}
+
+/// The first connection on which something is sent: one that only looks whether the endpoint is
+/// there sends nothing.
+#[allow(clippy::unwrap_used, reason = "it is test code")]
+fn first_request(listener: &TcpListener) -> TcpStream {
+    loop {
+        let (mut connection, _) = listener.accept().unwrap();
+        if connection.read(&mut [0; 16]).unwrap_or(0) > 0 {
+            return connection;
+        }
+    }
+}
+
+#[test]
+fn a_second_relay_is_a_standby() {
+    let fixture = Fixture::migrated();
+    let mut first = start(&fixture, "first.jsonl");
+    fixture.insert("1", "OrderPlaced", "{}");
+    wait_until("the first one publishes", || {
+        fixture.lines("first.jsonl").len() == 1
+    });
+    let mut second = start(&fixture, "second.jsonl");
+    second.wait_for("waiting until it is available");
+    fixture.insert("1", "OrderPaid", "{}");
+    wait_until("the first one goes on", || {
+        fixture.lines("first.jsonl").len() == 2
+    });
+
+    first.signal("TERM");
+    assert_eq!(first.wait().code(), Some(0), "{}", first.stderr());
+    fixture.insert("1", "OrderShipped", "{}");
+    wait_until("the second one takes over", || {
+        fixture.lines("second.jsonl").len() == 1
+    });
+    second.signal("TERM");
+    assert_eq!(second.wait().code(), Some(0), "{}", second.stderr());
+    assert_eq!(fixture.lines("first.jsonl").len(), 2);
+}
+
+#[test]
+fn a_standby_can_be_stopped() {
+    let fixture = Fixture::migrated();
+    let _first = start(&fixture, "first.jsonl");
+    fixture.insert("1", "OrderPlaced", "{}");
+    wait_until("the first one publishes", || {
+        fixture.lines("first.jsonl").len() == 1
+    });
+    let mut second = start(&fixture, "second.jsonl");
+    second.wait_for("waiting until it is available");
+    second.signal("TERM");
+    assert_eq!(second.wait().code(), Some(0), "{}", second.stderr());
+}
+
+#[test]
+fn one_pipeline_fails_and_the_other_goes_on() {
+    let fixture = Fixture::migrated();
+    let config = format!(
+        r#"
+        [source]
+        url = "sqlite://app.db"
+        [[pipeline]]
+        name = "good"
+        progress = "cursor"
+        sink = {{ url = "file://{good}" }}
+        [[pipeline]]
+        name = "bad"
+        progress = "cursor"
+        sink = {{ url = "file:///no/such/directory/out.jsonl" }}
+        "#,
+        good = fixture.path("good.jsonl").display()
+    );
+    fixture.write("p.toml", config);
+    fixture.insert("1", "OrderPlaced", "{}");
+    fixture
+        .run(&["relay", "--config", "p.toml", "--drain"])
+        .assert_code(7)
+        .assert_talk(&["error: 1 of 2 pipelines failed", "  why: bad: "]);
+    assert_eq!(fixture.lines("good.jsonl").len(), 1);
+}
+
+#[test]
+fn the_log_can_be_json_and_filtered() {
+    let fixture = Fixture::migrated();
+    let args = [
+        "relay",
+        "--from",
+        "sqlite://app.db",
+        "--to",
+        "stdout:",
+        "--drain",
+    ];
+    let json = fixture
+        .command(&args)
+        .args(["--log-format", "json"])
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8(json.stderr).unwrap();
+    assert!(
+        stderr.contains(r#""message":"starting","pipeline":"default""#),
+        "{stderr}"
+    );
+    let quiet = fixture
+        .command(&args)
+        .env("POSTRIDER_LOG", "off")
+        .output()
+        .unwrap();
+    assert_eq!(
+        String::from_utf8(quiet.stderr).unwrap(),
+        "delivered 0 events\n"
+    );
+}
