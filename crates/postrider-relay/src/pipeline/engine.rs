@@ -17,8 +17,8 @@
 //!    its key that was read behind it. So one bad key never fills the window.
 //! 4. A key stays blocked from the moment one of its events is set aside until the source says
 //!    that the last one is gone *and* no verdict that sets another one aside is still on its way.
-//!    An event that comes back is queued again if it may have been read before the source knew
-//!    that an earlier event of its key is set aside: it would overtake that one.
+//!    An event is set aside only when it is the first of its lane: so whatever comes back of a
+//!    blocked key has nothing before it that the source does not know of yet.
 //! 5. While the sink as a whole is in trouble, nothing is counted against events, a few of them
 //!    are tried, and no more are read than that takes.
 
@@ -42,17 +42,6 @@ use crate::source::{Handle, Settlement, Verdict};
 /// Reading waits until so large a part of the window is free, so that batches stay large.
 const READ_PART: usize = 4;
 
-/// A key of which something is set aside.
-#[derive(Clone, Copy, Debug, Default)]
-struct Blocked {
-    /// Verdicts on their way that set something aside.
-    on_their_way: u32,
-    /// Those among them about events that had a place in the lane.
-    from_lane: u32,
-    /// The last batch that may have been read before such a one was durable.
-    stale_until: u64,
-}
-
 /// The pipeline's logic.
 #[derive(Debug)]
 pub struct Engine<M> {
@@ -60,9 +49,8 @@ pub struct Engine<M> {
     lanes: Lanes<M>,
     breaker: Breaker,
     care: Care,
-    blocked: HashMap<u64, Blocked, foldhash::fast::FixedState>,
-    /// Batches read so far.
-    batches: u64,
+    /// Blocked keys, each with the number of verdicts on their way that set something aside.
+    blocked: HashMap<u64, usize, foldhash::fast::FixedState>,
     calls: usize,
     bytes: usize,
     verdicts: SettlementBatch,
@@ -81,8 +69,7 @@ impl<M> Engine<M> {
             lanes: Lanes::new(),
             breaker: Breaker::new(policy.seed),
             care: Care::after(crashes, policy.window.events_max),
-            blocked: blocked.into_iter().map(|key| (key, Blocked::default())).collect(),
-            batches: 0,
+            blocked: blocked.into_iter().map(|key| (key, 0)).collect(),
             calls: 0,
             bytes: 0,
             verdicts: SettlementBatch::default(),
@@ -109,7 +96,6 @@ impl<M> Engine<M> {
         if self.lanes.len() == 0 {
             self.moved_at = now;
         }
-        self.batches += 1;
         let mut count = 0;
         for incoming in batch {
             count += 1;
@@ -131,13 +117,8 @@ impl<M> Engine<M> {
             let verdict = Verdict::Deferred { delay, failure: None, blocks: false };
             return self.settle(handle, key, early, verdict);
         }
-        if let Some(blocked) = key.and_then(|key| self.blocked.get(&key)) {
-            if !returned {
-                return self.settle(handle, key, early, Verdict::Queued);
-            }
-            if blocked.from_lane > 0 || self.batches <= blocked.stale_until {
-                return self.settle(handle, key, early, Verdict::Queued);
-            }
+        if !returned && key.is_some_and(|key| self.blocked.contains_key(&key)) {
+            return self.settle(handle, key, early, Verdict::Queued);
         }
         let mut entry = Entry::new(handle, key, id, message);
         entry.bytes = bytes;
@@ -224,24 +205,12 @@ impl<M> Engine<M> {
         Call { entries, messages, written_down: false }
     }
 
-    /// Settles an event that had a place in its lane.
-    fn settle_entry(&mut self, entry: Entry<M>, verdict: Verdict) {
-        let key = entry.key.filter(|_| sets_aside(&verdict));
-        if let Some(key) = key {
-            self.blocked.entry(key).or_default().from_lane += 1;
-        }
-        self.settle(entry.handle, entry.key, entry.early, verdict);
-        if let Some(note) = self.verdicts.notes.last_mut() {
-            note.from_lane = key.is_some();
-        }
-    }
-
     fn settle(&mut self, handle: Handle, key: Option<u64>, early: bool, verdict: Verdict) {
         let sets_aside = key.filter(|_| sets_aside(&verdict));
         if let Some(key) = sets_aside {
-            self.blocked.entry(key).or_default().on_their_way += 1;
+            *self.blocked.entry(key).or_default() += 1;
         }
-        self.verdict(handle, verdict, Note { sets_aside, early, ..Note::default() });
+        self.verdict(handle, verdict, Note { sets_aside, early, begins_turn: false });
     }
 
     fn verdict(&mut self, handle: Handle, verdict: Verdict, note: Note) {
@@ -267,20 +236,15 @@ impl<M> Engine<M> {
             if note.begins_turn {
                 self.care.written_down();
             }
-            if let Some(blocked) = note.sets_aside.and_then(|key| self.blocked.get_mut(&key)) {
-                blocked.on_their_way -= 1;
-                if note.from_lane {
-                    blocked.from_lane -= 1;
-                    // The next batch may be on its way already.
-                    blocked.stale_until = self.batches + 1;
-                }
+            if let Some(on_their_way) = note.sets_aside.and_then(|key| self.blocked.get_mut(&key)) {
+                *on_their_way -= 1;
             }
             if note.early {
                 self.care.settled_one();
             }
         }
         for key in unblocked {
-            if self.blocked.get(&key).is_some_and(|blocked| blocked.on_their_way == 0) {
+            if self.blocked.get(&key) == Some(&0) {
                 self.blocked.remove(&key);
             }
         }
@@ -309,7 +273,7 @@ impl<M> Engine<M> {
     fn release(&mut self) {
         for entry in self.lanes.clear_all() {
             self.bytes -= entry.bytes;
-            self.settle_entry(entry, Verdict::Released);
+            self.settle(entry.handle, entry.key, entry.early, Verdict::Released);
         }
     }
 

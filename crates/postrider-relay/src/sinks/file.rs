@@ -181,7 +181,7 @@ mod tests {
         let path = folder.path().join("events.jsonl");
         let first = connect(&path).await.unwrap();
         let error = connect(&path).await.unwrap_err();
-        assert_eq!(error.kind, FailureKind::Misconfigured);
+        assert_eq!(error.kind, FailureKind::Unavailable);
         assert!(
             error.message.contains("another process"),
             "{}",

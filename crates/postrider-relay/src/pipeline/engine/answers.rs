@@ -141,11 +141,11 @@ impl<M> Engine<M> {
     pub(super) fn conclude(&mut self, index: usize, verdict: Verdict) {
         let entry = self.remove(index);
         let blocked = entry.key.filter(|_| sets_aside(&verdict));
-        self.settle_entry(entry, verdict);
+        self.settle(entry.handle, entry.key, entry.early, verdict);
         let Some(key) = blocked else { return };
         for behind in self.lanes.clear(key) {
             self.bytes -= behind.bytes;
-            self.settle_entry(behind, Verdict::Queued);
+            self.settle(behind.handle, Some(key), behind.early, Verdict::Queued);
         }
     }
 

@@ -72,8 +72,6 @@ pub struct SettlementBatch {
 pub(super) struct Note {
     /// The key of which it sets something aside.
     pub(super) sets_aside: Option<u64>,
-    /// The event had a place in its lane.
-    pub(super) from_lane: bool,
     /// It is one of the first events after the start.
     pub(super) early: bool,
     /// It writes down the attempt of the event whose turn it is.

@@ -7,7 +7,7 @@ use std::path::Path;
 use super::appender::Appender;
 use super::failure::{failure, misconfigured};
 use super::repair;
-use crate::sink::SinkError;
+use crate::sink::{FailureKind, SinkError};
 
 /// Opens a file for appending, locks it, and mends its end.
 pub(super) fn open(path: &Path) -> Result<Appender<File>, SinkError> {
@@ -40,10 +40,13 @@ pub(super) fn open(path: &Path) -> Result<Appender<File>, SinkError> {
         Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => {}
         Err(TryLockError::Error(error)) => return Err(cannot_open(error)),
         Err(TryLockError::WouldBlock) => {
-            return Err(misconfigured(
-                path,
-                "is being written by another process; stop it or give this pipeline its own file",
-            ));
+            // The relay that this one stands by for may be writing it.
+            let message = format!(
+                "{} is being written by another process; if that is not the relay that this one \
+                 stands by for, give each pipeline a file of its own",
+                path.display()
+            );
+            return Err(SinkError::new(FailureKind::Unavailable, message));
         }
     }
     repair::repair(&file, path)?;
