@@ -50,6 +50,8 @@ use crate::source::{
 const READ_WAIT: Duration = Duration::from_secs(1);
 /// The same when the pipeline ends once nothing is pending.
 const READ_WAIT_DRAIN: Duration = Duration::from_millis(50);
+/// Failures of single events are logged at most this often.
+const TELL_FAILURES_EVERY: Duration = Duration::from_secs(10);
 /// How often the status is looked at when nothing else happens.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long settling may take after the grace time.
@@ -148,6 +150,7 @@ struct Run<'a> {
     exhausted: bool,
     totals: Totals,
     trouble: Option<String>,
+    told_failure_at: Option<Instant>,
 }
 
 /// How far a stop has come.
@@ -209,6 +212,7 @@ impl<'a> Run<'a> {
             exhausted: false,
             totals: Totals::default(),
             trouble: None,
+            told_failure_at: None,
         };
         run.until_stopped(shutdown).await
     }
@@ -320,9 +324,15 @@ impl<'a> Run<'a> {
     }
 
     fn published(&mut self, call: Call<Message>, results: Vec<Result<(), SinkError>>) {
-        match results.iter().find_map(|result| result.as_ref().err()) {
-            Some(error) => self.trouble = Some(error.to_string()),
-            None => self.trouble = None,
+        let mut failures = call.messages.iter().zip(&results);
+        let failure = failures.find_map(|(message, result)| Some((message, result.as_ref().err()?)));
+        self.trouble = failure.map(|(_, error)| error.to_string());
+        if let Some((message, error)) = failure
+            && self.told_failure_at.is_none_or(|at| at.elapsed() >= TELL_FAILURES_EVERY)
+        {
+            self.told_failure_at = Some(Instant::now());
+            let (event, key, kind) = (message.event.id(), message.event.key(), error.kind.as_str());
+            warn!(pipeline = self.name, %event, %key, kind, %error, "an event was not published");
         }
         self.engine.published(call, results, self.started.elapsed());
     }

@@ -60,6 +60,11 @@ pub use outbox::{Outbox, Transaction};
 #[cfg(feature = "derive")]
 pub use postrider_derive::Event;
 
+/// The README, so that its code is compiled.
+#[cfg(all(doctest, feature = "derive", feature = "rusqlite"))]
+#[doc = include_str!("../../../README.md")]
+pub struct Readme;
+
 /// What the derive macro refers to; not for use.
 #[doc(hidden)]
 pub mod __private {

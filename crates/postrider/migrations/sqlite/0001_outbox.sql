@@ -50,6 +50,8 @@ CREATE TABLE {outbox_checkpoints} (
     pipeline   TEXT PRIMARY KEY,
     progress   TEXT NOT NULL,
     position   INTEGER NOT NULL DEFAULT 0,
+    -- Stretches beyond the position that are settled as well, such as 12-15,20-20.
+    beyond     TEXT NOT NULL DEFAULT '',
     crashes    INTEGER NOT NULL DEFAULT 0,
     settled_at TEXT,
     updated_at TEXT NOT NULL

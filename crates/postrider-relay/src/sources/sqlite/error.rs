@@ -1,5 +1,6 @@
 //! What SQLite's errors mean for the relay.
 
+use postrider::schema::TableName;
 use rusqlite::ErrorCode;
 
 use super::Location;
@@ -17,9 +18,16 @@ pub(super) fn source_error(doing: &str, err: rusqlite::Error) -> SourceError {
 }
 
 /// The tables are not there, or not as they should be.
-pub(super) fn not_migrated(location: &Location, what: impl Into<String>) -> SourceError {
-    SourceError::new(SourceErrorKind::Misconfigured, what)
-        .with_hint(format!("run `postrider migrate --from {location}`"))
+pub(super) fn not_migrated(
+    location: &Location,
+    outbox: &TableName,
+    what: impl Into<String>,
+) -> SourceError {
+    let mut command = format!("postrider migrate --from {location}");
+    if *outbox != TableName::default() {
+        command.push_str(&format!(" --table {outbox}"));
+    }
+    SourceError::new(SourceErrorKind::Misconfigured, what).with_hint(format!("run `{command}`"))
 }
 
 /// An error in a statement names all of it, which helps nobody who runs a relay.

@@ -2,14 +2,36 @@
 //! them.
 //!
 //! Rows are handed out in order and settled in any order. What is settled beyond the first
-//! unsettled row is known only here, in memory: after a crash it is handed out again. So the
-//! stretch from the first unsettled row to the last one handed out is bounded, and with it both
-//! the memory and the number of duplicates.
+//! unsettled row is written down beside the position, as stretches, so that it is not handed out
+//! again after a restart. Both are bounded: the stretch from the first unsettled row to the last
+//! one handed out, and the number of stretches that are written. (Should there ever be more, the
+//! events of the rest would be repeated after a crash.)
 
 use std::collections::VecDeque;
+use std::fmt::Write as _;
 
 /// The most rows between the first unsettled one and the last one handed out.
 pub(super) const FRONTIER_ROWS_MAX: usize = 100_000;
+
+/// The most stretches that are written down.
+const STRETCHES_MAX: usize = 1_000;
+
+/// Rows that are all settled or passed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stretch {
+    pub(super) first: i64,
+    pub(super) last: i64,
+}
+
+/// Reads what [`Frontier::beyond`] wrote. What cannot be read is left out: its events are
+/// repeated.
+pub(super) fn parse_beyond(text: &str) -> Vec<Stretch> {
+    let stretch = |text: &str| {
+        let (first, last) = text.split_once('-')?;
+        Some(Stretch { first: first.parse().ok()?, last: last.parse().ok()? })
+    };
+    text.split(',').filter_map(stretch).collect()
+}
 
 #[derive(Debug)]
 pub(super) struct Frontier {
@@ -19,6 +41,8 @@ pub(super) struct Frontier {
     read_to: i64,
     /// Rows after `settled_to` that were handed out, in order, and whether they are settled.
     rows: VecDeque<(i64, bool)>,
+    /// What was settled beyond the position before the start, in order.
+    before: Vec<Stretch>,
 }
 
 impl Frontier {
@@ -27,7 +51,42 @@ impl Frontier {
             settled_to: position,
             read_to: position,
             rows: VecDeque::new(),
+            before: Vec::new(),
         }
+    }
+
+    /// Takes in what was settled beyond the position before the start.
+    pub(super) fn settled_before(&mut self, beyond: Vec<Stretch>) {
+        self.before = beyond;
+    }
+
+    /// Whether a row was settled before the start.
+    pub(super) fn was_settled(&self, seq: i64) -> bool {
+        let index = self.before.partition_point(|stretch| stretch.last < seq);
+        self.before.get(index).is_some_and(|stretch| stretch.first <= seq)
+    }
+
+    /// The stretches beyond the position that are settled, as text.
+    pub(super) fn beyond(&self) -> String {
+        let position = self.position();
+        let mut stretches: Vec<Stretch> = Vec::new();
+        let mut last_settled = false;
+        for (seq, settled) in self.rows.iter().filter(|(seq, _)| *seq > position) {
+            match stretches.last_mut() {
+                Some(stretch) if *settled && last_settled => stretch.last = *seq,
+                _ if *settled => stretches.push(Stretch { first: *seq, last: *seq }),
+                _ => {}
+            }
+            last_settled = *settled;
+        }
+        stretches.extend(self.before.iter().filter(|stretch| stretch.last > position));
+        stretches.sort_unstable_by_key(|stretch| stretch.first);
+        let mut text = String::new();
+        for Stretch { first, last } in stretches.iter().take(STRETCHES_MAX) {
+            let comma = if text.is_empty() { "" } else { "," };
+            write!(text, "{comma}{first}-{last}").expect("a string takes everything");
+        }
+        text
     }
 
     /// How many more rows may be handed out.
@@ -76,6 +135,7 @@ impl Frontier {
             self.rows.pop_front();
         }
         self.settled_to = self.position();
+        self.before.retain(|stretch| stretch.last > self.settled_to);
     }
 }
 
@@ -102,6 +162,25 @@ mod tests {
         assert!(!frontier.has_unsettled());
         frontier.pass(30);
         assert_eq!(frontier.position(), 30);
+    }
+
+    #[test]
+    fn what_is_settled_beyond_the_position_is_known_after_a_restart() {
+        let mut frontier = Frontier::new(10);
+        (11..=20).for_each(|seq| frontier.hand_out(seq));
+        [12, 13, 14, 17, 20].into_iter().for_each(|seq| frontier.set_settled(seq, true));
+        assert_eq!(frontier.beyond(), "12-14,17-17,20-20");
+        let mut again = Frontier::new(frontier.position());
+        again.settled_before(parse_beyond(&frontier.beyond()));
+        let open: Vec<i64> = (11..=21).filter(|seq| !again.was_settled(*seq)).collect();
+        assert_eq!(open, [11, 15, 16, 18, 19, 21]);
+        open.iter().for_each(|seq| again.hand_out(*seq));
+        again.set_settled(16, true);
+        assert_eq!(again.beyond(), "12-14,16-16,17-17,20-20");
+        [11, 15].into_iter().for_each(|seq| again.set_settled(seq, true));
+        again.trim();
+        assert_eq!((again.position(), again.beyond().as_str()), (17, "20-20"));
+        assert_eq!(parse_beyond("nonsense,3-4,5-x"), [Stretch { first: 3, last: 4 }]);
     }
 
     #[test]

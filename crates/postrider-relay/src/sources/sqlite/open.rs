@@ -18,7 +18,10 @@ const STATEMENTS_MAX: usize = 64;
 
 /// The file's path without symbolic links. Fails if there is no such file: a relay that made a
 /// missing database would wait for ever on an empty one.
-pub(super) fn existing_file(location: &Location) -> Result<PathBuf, SourceError> {
+pub(super) fn existing_file(
+    location: &Location,
+    outbox: &TableName,
+) -> Result<PathBuf, SourceError> {
     let misconfigured =
         |what: &str| SourceError::new(SourceErrorKind::Misconfigured, format!("{location} {what}"));
     let found = fs::canonicalize(location.path()).and_then(|path| {
@@ -31,7 +34,8 @@ pub(super) fn existing_file(location: &Location) -> Result<PathBuf, SourceError>
         }
         Ok((path, _)) => Ok(path),
         Err(err) if err.kind() == ErrorKind::NotFound => {
-            Err(not_migrated(location, format!("{location} does not exist")).with_source(err))
+            let what = format!("{location} does not exist");
+            Err(not_migrated(location, outbox, what).with_source(err))
         }
         Err(err) => Err(misconfigured("cannot be opened")
             .with_hint("the relay needs to read and write the file and its directory")
@@ -40,8 +44,12 @@ pub(super) fn existing_file(location: &Location) -> Result<PathBuf, SourceError>
 }
 
 /// Opens an existing database for reading and writing.
-pub(super) fn open(location: &Location, busy_timeout: Duration) -> Result<Connection, SourceError> {
-    let path = existing_file(location)?;
+pub(super) fn open(
+    location: &Location,
+    outbox: &TableName,
+    busy_timeout: Duration,
+) -> Result<Connection, SourceError> {
+    let path = existing_file(location, outbox)?;
     let doing = format!("open {location}");
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let opened = Connection::open_with_flags(path, flags).and_then(|conn| {
@@ -79,25 +87,20 @@ pub(super) fn use_wal(conn: &Connection, location: &Location) -> Result<(), Sour
 pub(super) fn check_tables(
     conn: &Connection,
     location: &Location,
-    table: &TableName,
+    outbox: &TableName,
 ) -> Result<(), SourceError> {
     let event = &queries::EVENT_COLUMNS[..];
     let tables = [
-        (table.clone(), [event, &queries::OUTBOX_COLUMNS].concat()),
-        (
-            table.failures(),
-            [event, &queries::FAILURE_COLUMNS].concat(),
-        ),
-        (table.checkpoints(), queries::CHECKPOINT_COLUMNS.to_vec()),
+        (outbox.clone(), [event, &queries::OUTBOX_COLUMNS].concat()),
+        (outbox.failures(), [event, &queries::FAILURE_COLUMNS].concat()),
+        (outbox.checkpoints(), queries::CHECKPOINT_COLUMNS.to_vec()),
     ];
     for (table, needed) in tables {
         let found = columns(conn, &table)
             .map_err(|err| source_error(&format!("read the schema of {location}"), err))?;
         if found.is_empty() {
-            return Err(not_migrated(
-                location,
-                format!("{location} has no table {table}"),
-            ));
+            let what = format!("{location} has no table {table}");
+            return Err(not_migrated(location, outbox, what));
         }
         let is_missing =
             |column: &&str| !found.iter().any(|name| name.eq_ignore_ascii_case(column));
@@ -105,7 +108,7 @@ pub(super) fn check_tables(
         if !missing.is_empty() {
             let missing = missing.join(", ");
             let what = format!("the table {table} in {location} lacks the columns {missing}");
-            return Err(not_migrated(location, what));
+            return Err(not_migrated(location, outbox, what));
         }
     }
     Ok(())

@@ -9,7 +9,8 @@
 //! - `mark` ↔ `delete`: both mean that a row which is there and not marked is to be published.
 //! - `cursor` → `mark` or `delete`: the new way is written down first, so that no other pipeline
 //!   can start to mark, and the position stays beside it. Then rows up to the position, and rows
-//!   set aside beyond it, are marked, a stretch at a time, and the position is cleared. A start
+//!   settled or set aside beyond it, are marked, a stretch at a time, and the position is
+//!   cleared. A start
 //!   that finds a position beside `mark` or `delete` goes on with that.
 //! - `mark` or `delete` → `cursor`: rows are settled out of order, so no position says which are
 //!   published. Therefore the pipeline goes on in the old way up to the row that is the last one
@@ -20,6 +21,7 @@
 use rusqlite::params;
 
 use super::error::Trouble;
+use super::frontier::{Stretch, parse_beyond};
 use super::store::Store;
 use crate::source::{SourceError, SourceErrorKind};
 use crate::sources::Progress;
@@ -32,6 +34,8 @@ const STRETCH: i64 = 10_000;
 pub(super) struct Start {
     pub(super) progress: Progress,
     pub(super) position: i64,
+    /// What is settled beyond the position.
+    pub(super) beyond: Vec<Stretch>,
     /// Read up to here in this way, then change to a cursor.
     pub(super) catch_up_to: Option<i64>,
 }
@@ -88,10 +92,11 @@ fn refusal(store: &Store, progress: Progress, other: &str, other_progress: &str)
 
 /// Finds out where to start, after changing the way of progress if need be.
 pub(super) fn start(store: &Store, wanted: Progress) -> Result<Start, Trouble> {
-    let (recorded, position): (String, i64) =
+    let (recorded, position, beyond): (String, i64, String) =
         store.one(&store.checkpoints.get, [&store.pipeline], |row| {
-            Ok((row.get(0)?, row.get(1)?))
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?))
         })?;
+    let stretches = parse_beyond(&beyond);
     let Some(recorded) = Progress::from_name(&recorded) else {
         let message = format!(
             "the checkpoint of pipeline {:?} says progress {recorded:?}, which is unknown here",
@@ -107,13 +112,15 @@ pub(super) fn start(store: &Store, wanted: Progress) -> Result<Start, Trouble> {
             return Ok(Start {
                 progress: wanted,
                 position,
+                beyond: stretches,
                 catch_up_to: None,
             });
         }
-        set(store, wanted, position)?;
+        set(store, wanted, position, &beyond)?;
     }
-    if position > 0 {
-        mark_behind(store, position)?;
+    let is_behind = position > 0 || !stretches.is_empty();
+    if is_behind {
+        mark_behind(store, position, &stretches)?;
     }
     let catch_up_to = match (recorded, wanted) {
         (Progress::Delete | Progress::Mark, Progress::Cursor) => {
@@ -126,32 +133,38 @@ pub(super) fn start(store: &Store, wanted: Progress) -> Result<Start, Trouble> {
     } else {
         wanted
     };
-    if position > 0 || progress != recorded {
-        set(store, progress, 0)?;
+    if is_behind || progress != recorded {
+        set(store, progress, 0, "")?;
     }
     Ok(Start {
         progress,
         position: 0,
+        beyond: Vec::new(),
         catch_up_to,
     })
 }
 
 /// Writes down a way of progress, if it goes with those of the other pipelines.
-pub(super) fn set(store: &Store, progress: Progress, position: i64) -> Result<(), Trouble> {
+pub(super) fn set(
+    store: &Store,
+    progress: Progress,
+    position: i64,
+    beyond: &str,
+) -> Result<(), Trouble> {
     let tx = store.write()?;
     refuse_others(store, progress)?;
     let now = store.now()?.text;
     let sql = &store.checkpoints.set_progress;
     store.execute(
         sql,
-        params![store.pipeline, progress.as_str(), position, now],
+        params![store.pipeline, progress.as_str(), position, beyond, now],
     )?;
     tx.commit()?;
     Ok(())
 }
 
 /// Marks what a cursor has behind it.
-fn mark_behind(store: &Store, position: i64) -> rusqlite::Result<()> {
+fn mark_behind(store: &Store, position: i64, beyond: &[Stretch]) -> rusqlite::Result<()> {
     let now = store.now()?.text;
     let sql = &store.checkpoints;
     let first: Option<i64> = store.one(&sql.first_unpublished, [], |row| row.get(0))?;
@@ -160,6 +173,10 @@ fn mark_behind(store: &Store, position: i64) -> rusqlite::Result<()> {
         let to = position.min(after.saturating_add(STRETCH));
         store.execute(&sql.mark_stretch, params![after, to, now, store.matching])?;
         after = to;
+    }
+    for stretch in beyond {
+        let (after, to) = (stretch.first - 1, stretch.last);
+        store.execute(&sql.mark_stretch, params![after, to, now, store.matching])?;
     }
     store.execute(&sql.mark_set_aside, params![store.pipeline, position, now])?;
     Ok(())

@@ -69,10 +69,11 @@ pub(super) const FAILURE_COLUMNS: [&str; 8] = [
     "set_aside_at",
 ];
 /// The columns of a checkpoint.
-pub(super) const CHECKPOINT_COLUMNS: [&str; 6] = [
+pub(super) const CHECKPOINT_COLUMNS: [&str; 7] = [
     "pipeline",
     "progress",
     "position",
+    "beyond",
     "crashes",
     "settled_at",
     "updated_at",

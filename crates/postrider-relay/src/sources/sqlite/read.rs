@@ -225,17 +225,18 @@ impl Look<'_> {
                 statement.query(params![position, scan_to, sql_limit(limit), store.matching])?
             }
         };
-        let mut taken = 0;
+        let mut seen = 0;
         while let Some(row) = rows.next()? {
+            seen += 1;
             let row = decode(row)?;
             let seq = row.seq;
-            if !self.take(Origin::Fresh, row) {
+            if !window.frontier.was_settled(seq) && !self.take(Origin::Fresh, row) {
                 return Ok(reach);
             }
             reach.read_to = seq;
-            taken += 1;
         }
-        if taken < limit {
+        reach.more = true;
+        if seen < limit {
             // Whatever else is there is not for this pipeline.
             reach.read_to = scan_to;
             reach.more = scan_to < last;

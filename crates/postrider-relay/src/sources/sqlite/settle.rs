@@ -26,7 +26,7 @@ pub(super) fn settle(
     store: &Store,
     progress: Progress,
     settling: &[Settling<'_>],
-    position: i64,
+    (position, beyond): (i64, String),
 ) -> Result<Settled, Trouble> {
     if settling
         .iter()
@@ -59,7 +59,7 @@ pub(super) fn settle(
     }
     settle.leave_stream(done)?;
     let unblocked = settle.keys().mend(touched, &now.text)?;
-    let checkpoint = params![store.pipeline, position, now.text];
+    let checkpoint = params![store.pipeline, position, beyond, now.text];
     if store.execute(&store.checkpoints.settled, checkpoint)? == 0 {
         return Err(settle.checkpoint_is_gone().into());
     }

@@ -144,6 +144,7 @@ impl Worker {
         self.progress = start.progress;
         self.catch_up_to = start.catch_up_to;
         self.window = Window::new(start.position);
+        self.window.frontier.settled_before(start.beyond);
         self.written = start.position;
         self.idle = None;
         self.from_start = true;
@@ -288,7 +289,7 @@ impl Worker {
         if !self.from_start || !self.window.is_quiet() {
             return Ok(false);
         }
-        progress::set(&self.store, Progress::Cursor, last)?;
+        progress::set(&self.store, Progress::Cursor, last, "")?;
         self.progress = Progress::Cursor;
         self.catch_up_to = None;
         self.written = last;
@@ -319,11 +320,12 @@ impl Worker {
     fn settle(&mut self, settlements: &[Settlement]) -> Result<Settled, SourceError> {
         self.idle = None;
         let settling = self.window.take(settlements);
-        let position = match self.progress {
-            Progress::Cursor => self.window.frontier.position(),
-            Progress::Delete | Progress::Mark => 0,
+        let frontier = &self.window.frontier;
+        let (position, beyond) = match self.progress {
+            Progress::Cursor => (frontier.position(), frontier.beyond()),
+            Progress::Delete | Progress::Mark => (0, String::new()),
         };
-        match settle::settle(&self.store, self.progress, &settling, position) {
+        match settle::settle(&self.store, self.progress, &settling, (position, beyond)) {
             Ok(settled) => {
                 if settling
                     .iter()

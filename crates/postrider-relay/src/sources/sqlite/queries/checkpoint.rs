@@ -11,11 +11,11 @@ pub(in super::super) struct CheckpointQueries {
     pub(in super::super) others: String,
     /// `?1` pipeline, `?2` progress, `?3` now: a first checkpoint, unless there is one.
     pub(in super::super) create: String,
-    /// `?1` pipeline: progress and position.
+    /// `?1` pipeline: progress, position and what is settled beyond it.
     pub(in super::super) get: String,
-    /// `?1` pipeline, `?2` progress, `?3` position, `?4` now.
+    /// `?1` pipeline, `?2` progress, `?3` position, `?4` beyond, `?5` now.
     pub(in super::super) set_progress: String,
-    /// `?1` pipeline, `?2` position, `?3` now: what a settlement notes.
+    /// `?1` pipeline, `?2` position, `?3` beyond, `?4` now: what a settlement notes.
     pub(in super::super) settled: String,
     /// `?1` pipeline, `?2` position, `?3` now: rows were passed over.
     pub(in super::super) passed: String,
@@ -43,14 +43,14 @@ impl CheckpointQueries {
                 "INSERT INTO {checkpoints} (pipeline, progress, updated_at) VALUES (?1, ?2, ?3)
                  ON CONFLICT (pipeline) DO NOTHING"
             ),
-            get: format!("SELECT progress, position FROM {checkpoints} WHERE pipeline = ?1"),
+            get: format!("SELECT progress, position, beyond FROM {checkpoints} WHERE pipeline = ?1"),
             set_progress: format!(
-                "UPDATE {checkpoints} SET progress = ?2, position = ?3, updated_at = ?4
+                "UPDATE {checkpoints} SET progress = ?2, position = ?3, beyond = ?4, updated_at = ?5
                  WHERE pipeline = ?1"
             ),
             settled: format!(
-                "UPDATE {checkpoints} SET position = ?2, settled_at = ?3, updated_at = ?3
-                 WHERE pipeline = ?1"
+                "UPDATE {checkpoints} SET position = ?2, beyond = ?3, settled_at = ?4,
+                 updated_at = ?4 WHERE pipeline = ?1"
             ),
             passed: format!(
                 "UPDATE {checkpoints} SET position = ?2, updated_at = ?3 WHERE pipeline = ?1"

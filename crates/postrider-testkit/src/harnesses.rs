@@ -1,0 +1,9 @@
+//! What makes each backend ready for a suite: one file per backend.
+//!
+//! A new backend is a file here and a line in `tests/sources.rs`, `tests/sinks.rs` or
+//! `tests/writers.rs`.
+
+pub mod sinks;
+pub mod sources;
+#[cfg(feature = "sqlite")]
+pub mod writers;

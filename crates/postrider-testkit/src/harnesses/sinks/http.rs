@@ -1,0 +1,102 @@
+//! The HTTP sink, with a real endpoint on the loopback address.
+
+mod endpoint;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use postrider_relay::sink::{FailureKind, Sink, SinkError};
+use postrider_relay::sinks::SinkSpec;
+
+use self::endpoint::{Endpoint, Request};
+use crate::suites::sink::{Arrival, Behaviour, Subject, TargetCapabilities, TestTarget};
+use crate::suites::{Backend, Clock};
+
+const CAPABILITIES: TargetCapabilities = TargetCapabilities {
+    ordered_by_key: false,
+    away: Some(FailureKind::Unavailable),
+    misbehaviours: &[
+        (Behaviour::Answers(400), FailureKind::Rejected),
+        (Behaviour::Answers(401), FailureKind::Misconfigured),
+        (Behaviour::Answers(404), FailureKind::Failed),
+        (Behaviour::Answers(408), FailureKind::Failed),
+        (Behaviour::Answers(410), FailureKind::Misconfigured),
+        (Behaviour::Answers(413), FailureKind::Rejected),
+        (Behaviour::Answers(429), FailureKind::Throttled),
+        (Behaviour::Answers(500), FailureKind::Failed),
+        (Behaviour::Answers(503), FailureKind::Unavailable),
+        (Behaviour::AnswersPause(429, 7), FailureKind::Throttled),
+        (Behaviour::AnswersPause(503, 7), FailureKind::Throttled),
+        (Behaviour::AnswersPause(500, 7), FailureKind::Failed),
+        (Behaviour::Redirects, FailureKind::Rejected),
+        (Behaviour::Garbage, FailureKind::Failed),
+        (Behaviour::Hangs, FailureKind::Failed),
+        (Behaviour::LosesAnswer, FailureKind::Failed),
+    ],
+    refuses: true,
+};
+
+/// The HTTP sink.
+pub fn backend() -> Backend<Subject, TargetCapabilities> {
+    Backend::new("http", CAPABILITIES, Clock::Real, || async {
+        Arc::new(Http(Endpoint::start().await)) as Subject
+    })
+}
+
+struct Http(Endpoint);
+
+#[async_trait]
+impl TestTarget for Http {
+    fn capabilities(&self) -> TargetCapabilities {
+        CAPABILITIES
+    }
+
+    async fn connect(&self) -> Result<Box<dyn Sink>, SinkError> {
+        let options = "allow_private = true\nconcurrency = 16\ntimeout = \"500ms\"";
+        let spec = SinkSpec {
+            url: format!("http://{}/hook?token=secret", self.0.address()),
+            options: options.parse().expect("the options are TOML"),
+        };
+        spec.connect().await
+    }
+
+    async fn arrivals(&self) -> Vec<Arrival> {
+        self.0.kept().into_iter().map(arrival).collect()
+    }
+
+    async fn behave(&self, behaviour: Behaviour) {
+        self.0.behave(behaviour).await;
+    }
+}
+
+fn arrival(request: Request) -> Arrival {
+    let header = |name: &str| {
+        let value = request.headers.get(name);
+        value.unwrap_or_else(|| panic!("the header {name} is missing")).clone()
+    };
+    Arrival {
+        id: header("webhook-id").parse().expect("an id is a UUID"),
+        event_type: percent_decoded(&header("postrider-event-type")),
+        topic: percent_decoded(&header("postrider-topic")),
+        key: percent_decoded(&header("postrider-key")),
+        headers: request.headers,
+        body: request.body,
+    }
+}
+
+fn percent_decoded(text: &str) -> String {
+    let mut bytes = Vec::new();
+    let mut rest = text.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        rest = after;
+        if *first != b'%' {
+            bytes.push(*first);
+            continue;
+        }
+        let (digits, after) = rest.split_at(2);
+        rest = after;
+        let digits = std::str::from_utf8(digits).expect("digits are ASCII");
+        bytes.push(u8::from_str_radix(digits, 16).expect("two hexadecimal digits follow"));
+    }
+    String::from_utf8(bytes).expect("it was text before")
+}

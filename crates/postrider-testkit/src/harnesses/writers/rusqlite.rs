@@ -1,0 +1,75 @@
+//! rusqlite, which blocks.
+
+use async_trait::async_trait;
+use postrider::{Claim, Event, Events, Inbox, Outbox, ToEvent, WriteError};
+use rusqlite::{Connection, Transaction};
+use uuid::Uuid;
+
+use super::sqlite;
+use crate::suites::Backend;
+use crate::suites::writer::{BoxError, End, Subject, TestClient};
+
+/// rusqlite.
+pub fn backend() -> Backend<Subject, ()> {
+    sqlite::backend("rusqlite", |path| {
+        let connection = Connection::open(path).expect("the database can be opened");
+        Box::pin(async { Box::new(Rusqlite(connection)) as Box<dyn TestClient> })
+    })
+}
+
+struct Rusqlite(Connection);
+
+impl Rusqlite {
+    fn run<T>(&mut self, end: End, work: impl FnOnce(&mut Transaction<'_>) -> T) -> T {
+        let mut tx = self.0.transaction().expect("a transaction can be begun");
+        let result = work(&mut tx);
+        let ended = match end {
+            End::Commit => tx.commit(),
+            End::Rollback => tx.rollback(),
+        };
+        ended.expect("a transaction can be ended");
+        result
+    }
+}
+
+#[async_trait(?Send)]
+impl TestClient for Rusqlite {
+    async fn publish(&mut self, event: &Event, end: End) -> Result<Uuid, WriteError> {
+        self.run(end, |tx| Outbox::new().publish(tx, event))
+    }
+
+    async fn publish_all(
+        &mut self,
+        events: &[&dyn ToEvent],
+        end: End,
+    ) -> Result<Vec<Uuid>, WriteError> {
+        self.run(end, |tx| Outbox::new().publish_all(tx, events))
+    }
+
+    async fn publish_nested(&mut self, outer: &Event, inner: &Event, end_inner: End) {
+        self.run(End::Commit, |tx| {
+            Outbox::new().publish(tx, outer).expect("the event is written");
+            let mut savepoint = tx.savepoint().expect("a savepoint can be made");
+            Outbox::new().publish(&mut savepoint, inner).expect("the event is written");
+            if end_inner == End::Commit {
+                savepoint.commit().expect("a savepoint can be released");
+            }
+        });
+    }
+
+    async fn once(
+        &mut self,
+        consumer: &str,
+        event_id: Uuid,
+        end: End,
+    ) -> Result<Claim, WriteError> {
+        self.run(end, |tx| Inbox::new().once(tx, consumer, event_id))
+    }
+
+    async fn transact(&mut self, result: Result<Events, BoxError>) -> Result<(), BoxError> {
+        Outbox::new().transact(&mut self.0, |tx| {
+            tx.execute("INSERT INTO orders DEFAULT VALUES", [])?;
+            Ok(((), result?))
+        })
+    }
+}

@@ -1,0 +1,106 @@
+//! A SQLite file, looked at without the client under test.
+
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use async_trait::async_trait;
+use postrider::schema::{self, TableName};
+use postrider::timestamp;
+use rusqlite::{Connection, Row};
+use tempfile::TempDir;
+use uuid::Uuid;
+
+use crate::suites::writer::{Subject, TestClient, TestDatabase, WrittenRow};
+use crate::suites::{Backend, Clock, Doing};
+
+/// A client of SQLite.
+pub(super) fn backend(name: &str, open: Open) -> Backend<Subject, ()> {
+    Backend::new(name, (), Clock::Real, move || async move { database(open) })
+}
+
+/// Connects a client.
+pub(super) type Open = fn(&Path) -> Doing<Box<dyn TestClient>>;
+
+/// A fresh database for a client.
+fn database(open: Open) -> Subject {
+    let folder = tempfile::tempdir().expect("a test can have a folder");
+    let database = Sqlite { path: folder.path().join("app.db"), _folder: folder, open };
+    let mut connection = database.connection();
+    connection
+        .execute_batch("PRAGMA journal_mode = WAL; CREATE TABLE orders (id INTEGER PRIMARY KEY)")
+        .expect("an empty database takes a table");
+    schema::sqlite::migrate(&mut connection, &TableName::default())
+        .expect("an empty database can be migrated");
+    Box::new(database)
+}
+
+struct Sqlite {
+    path: PathBuf,
+    _folder: TempDir,
+    open: Open,
+}
+
+impl Sqlite {
+    fn connection(&self) -> Connection {
+        Connection::open(&self.path).expect("the database can be opened")
+    }
+}
+
+#[async_trait(?Send)]
+impl TestDatabase for Sqlite {
+    async fn client(&self) -> Box<dyn TestClient> {
+        (self.open)(&self.path).await
+    }
+
+    async fn ids(&self) -> Vec<Uuid> {
+        let connection = self.connection();
+        let mut statement =
+            connection.prepare("SELECT id FROM outbox ORDER BY seq").expect("there is an outbox");
+        let ids = statement.query_map([], |row| row.get::<_, String>(0));
+        let parsed = |id: rusqlite::Result<String>| {
+            let id = id.expect("an id is text");
+            id.parse().expect("an id is a UUID")
+        };
+        ids.expect("the outbox can be read").map(parsed).collect()
+    }
+
+    async fn only_row(&self) -> WrittenRow {
+        let connection = self.connection();
+        let found = connection.query_one("SELECT * FROM outbox", [], row);
+        found.expect("the outbox has one row, as it should be")
+    }
+
+    async fn orders(&self) -> u32 {
+        let connection = self.connection();
+        let count = connection.query_one("SELECT count(*) FROM orders", [], |row| row.get(0));
+        count.expect("orders can be counted")
+    }
+
+    async fn unmigrate(&self) {
+        let dropped = self.connection().execute_batch("DROP TABLE outbox; DROP TABLE inbox");
+        dropped.expect("the tables were there");
+    }
+}
+
+fn row(row: &Row<'_>) -> rusqlite::Result<WrittenRow> {
+    let time = |text: String| -> SystemTime {
+        let is_whole = text.ends_with('Z') && text.len() == "2026-01-02T03:04:05.123456Z".len();
+        assert!(is_whole, "{text} does not compare as text");
+        timestamp::from_text(&text).expect("a time is in RFC 3339")
+    };
+    Ok(WrittenRow {
+        id: row.get("id")?,
+        aggregate_type: row.get("aggregate_type")?,
+        aggregate_id: row.get("aggregate_id")?,
+        event_type: row.get("event_type")?,
+        event_version: row.get("event_version")?,
+        payload: row.get("payload")?,
+        content_type: row.get("content_type")?,
+        headers: row.get("headers")?,
+        topic: row.get("topic")?,
+        occurred_at: time(row.get("occurred_at")?),
+        created_at: time(row.get("created_at")?),
+        deliver_after: row.get::<_, Option<String>>("deliver_after")?.map(time),
+        published: row.get::<_, Option<String>>("published_at")?.is_some(),
+    })
+}

@@ -1,0 +1,89 @@
+//! What arrives is what was sent.
+
+use postrider::event::{HEADERS_MAX, PAYLOAD_BYTES_MAX};
+
+use super::{Subject, TargetCapabilities, connect, message};
+use crate::case;
+use crate::suites::Case;
+use crate::suites::numbered::building;
+
+pub(super) fn cases() -> Vec<Case<Subject, TargetCapabilities>> {
+    vec![
+        case!(topic_key_and_headers_are_carried),
+        case!(any_text_is_carried),
+        case!(every_payload_is_carried_byte_for_byte),
+        case!(the_largest_payload_is_carried),
+        case!(as_many_headers_as_an_event_can_have_are_carried),
+    ]
+}
+
+async fn topic_key_and_headers_are_carried(target: Subject) {
+    let sink = connect(&target).await;
+    let sent = building("42", 1).header("tenant", "acme").header("x-empty", "");
+    let sent = message(sent.build().expect("the event is valid"));
+    assert_eq!(sink.publish(std::slice::from_ref(&sent)).await, [Ok(())]);
+    let arrivals = target.arrivals().await;
+    let arrival = &arrivals[0];
+    assert_eq!(arrival.id, sent.event.id());
+    assert_eq!(arrival.event_type, "Event1");
+    assert_eq!((&arrival.topic, &arrival.key), (&sent.topic, &sent.key));
+    assert_eq!(arrival.key, "42");
+    assert_eq!(arrival.headers.get("tenant").map(String::as_str), Some("acme"));
+    assert_eq!(arrival.headers.get("x-empty").map(String::as_str), Some(""));
+}
+
+async fn any_text_is_carried(target: Subject) {
+    let sink = connect(&target).await;
+    let key = "ключ \"'%0A\\🛒,;=";
+    let sent = building(key, 1).topic("тема/50%").header("tenant", "Zoë ✓ \"a\\b\"");
+    let sent = message(sent.build().expect("the event is valid"));
+    assert_eq!(sink.publish(&[sent]).await, [Ok(())]);
+    let arrivals = target.arrivals().await;
+    let arrival = &arrivals[0];
+    assert_eq!((arrival.key.as_str(), arrival.topic.as_str()), (key, "тема/50%"));
+    assert_eq!(arrival.headers.get("tenant").map(String::as_str), Some("Zoë ✓ \"a\\b\""));
+}
+
+async fn every_payload_is_carried_byte_for_byte(target: Subject) {
+    let sink = connect(&target).await;
+    let all_bytes: Vec<u8> = (0..=255).collect();
+    let payloads: [(&[u8], &str); 7] = [
+        (b"", "application/json"),
+        (b"", "text/plain"),
+        (br#"{"a": 1.50, "b": 9007199254740993}"#, "application/json"),
+        (b"{not json", "application/json"),
+        ("line\nbreak\r\n\0 ✓".as_bytes(), "text/plain; charset=utf-8"),
+        (&all_bytes, "application/octet-stream"),
+        (b"\xff\xfe", "application/json"),
+    ];
+    for (number, (payload, content_type)) in (1..).zip(payloads) {
+        let sent = building("a", number).payload(payload.to_vec(), content_type);
+        let sent = message(sent.build().expect("the event is valid"));
+        assert_eq!(sink.publish(&[sent]).await, [Ok(())]);
+        let arrivals = target.arrivals().await;
+        let arrival = arrivals.last().expect("something has arrived");
+        assert_eq!(arrival.body, payload, "{content_type}");
+    }
+}
+
+/// As large as the sink says it can be.
+async fn the_largest_payload_is_carried(target: Subject) {
+    let sink = connect(&target).await;
+    let bytes = sink.capabilities().event_bytes_max.min(PAYLOAD_BYTES_MAX);
+    let sent = building("a", 1).payload(vec![b'x'; bytes], "text/plain");
+    let sent = message(sent.build().expect("the payload is within its limit"));
+    assert_eq!(sink.publish(&[sent]).await, [Ok(())]);
+    assert_eq!(target.arrivals().await[0].body.len(), bytes);
+}
+
+async fn as_many_headers_as_an_event_can_have_are_carried(target: Subject) {
+    let sink = connect(&target).await;
+    let headers = |index| (format!("x-header-{index}"), "v".repeat(200));
+    let sent = building("a", 1).headers((0..HEADERS_MAX).map(headers));
+    let sent = message(sent.build().expect("the headers are within their limit"));
+    assert_eq!(sink.publish(&[sent]).await, [Ok(())]);
+    let arrivals = target.arrivals().await;
+    for (name, value) in (0..HEADERS_MAX).map(headers) {
+        assert_eq!(arrivals[0].headers.get(&name), Some(&value));
+    }
+}

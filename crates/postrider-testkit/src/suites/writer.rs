@@ -1,0 +1,118 @@
+//! What every database client must do: the writing of events, and the inbox.
+
+mod claims;
+mod transactions;
+mod writes;
+
+use std::error::Error as StdError;
+use std::time::SystemTime;
+
+use async_trait::async_trait;
+use postrider::{Claim, Event, Events, InvalidEvent, ToEvent, WriteError};
+use uuid::Uuid;
+
+use super::Case;
+
+/// What an application's closure fails with.
+pub type BoxError = Box<dyn StdError + Send + Sync>;
+
+/// A database with an outbox, an inbox and a table of orders, made for one case.
+#[async_trait(?Send)]
+pub trait TestDatabase {
+    /// Connects the client under test.
+    async fn client(&self) -> Box<dyn TestClient>;
+    /// The ids in the outbox, in order.
+    async fn ids(&self) -> Vec<Uuid>;
+    /// The only row of the outbox.
+    async fn only_row(&self) -> WrittenRow;
+    /// How many orders there are.
+    async fn orders(&self) -> u32;
+    /// Drops the tables of outbox and inbox.
+    async fn unmigrate(&self);
+}
+
+/// A client under test. Each call is a transaction, which ends as told even after an error.
+#[async_trait(?Send)]
+pub trait TestClient {
+    /// Publishes one event.
+    async fn publish(&mut self, event: &Event, end: End) -> Result<Uuid, WriteError>;
+    /// Publishes several events in one call.
+    async fn publish_all(
+        &mut self,
+        events: &[&dyn ToEvent],
+        end: End,
+    ) -> Result<Vec<Uuid>, WriteError>;
+    /// Publishes one event in the transaction, which commits, and one in a savepoint.
+    async fn publish_nested(&mut self, outer: &Event, inner: &Event, end_inner: End);
+    /// Claims an event in the inbox.
+    async fn once(&mut self, consumer: &str, event_id: Uuid, end: End)
+    -> Result<Claim, WriteError>;
+    /// Adds an order by `transact`, with a closure that ends with `result`.
+    async fn transact(&mut self, result: Result<Events, BoxError>) -> Result<(), BoxError>;
+}
+
+/// How a transaction ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// For good.
+    Commit,
+    /// As if it had never been.
+    Rollback,
+}
+
+/// A row of the outbox, as the database has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WrittenRow {
+    /// `id`.
+    pub id: String,
+    /// `aggregate_type`.
+    pub aggregate_type: String,
+    /// `aggregate_id`.
+    pub aggregate_id: String,
+    /// `event_type`.
+    pub event_type: String,
+    /// `event_version`.
+    pub event_version: u32,
+    /// `payload`.
+    pub payload: Vec<u8>,
+    /// `content_type`.
+    pub content_type: String,
+    /// `headers`, as JSON.
+    pub headers: String,
+    /// `topic`.
+    pub topic: Option<String>,
+    /// `occurred_at`.
+    pub occurred_at: SystemTime,
+    /// `created_at`.
+    pub created_at: SystemTime,
+    /// `deliver_after`.
+    pub deliver_after: Option<SystemTime>,
+    /// Whether `published_at` is set.
+    pub published: bool,
+}
+
+/// What a case is tried on.
+pub type Subject = Box<dyn TestDatabase>;
+
+/// Every case.
+pub fn cases() -> Vec<Case<Subject, ()>> {
+    let mut cases = writes::cases();
+    cases.extend(transactions::cases());
+    cases.extend(claims::cases());
+    cases
+}
+
+/// An event of a type.
+fn event(event_type: &str) -> Event {
+    let event = Event::builder("Order", "42", event_type).json("x").build();
+    event.expect("the event is valid")
+}
+
+/// Becomes an event with a payload of that many bytes.
+struct OfSize(usize);
+
+impl ToEvent for OfSize {
+    fn to_event(&self) -> Result<Event, InvalidEvent> {
+        Event::builder("Order", "42", "OfSize").payload(vec![b'x'; self.0], "text/plain").build()
+    }
+}

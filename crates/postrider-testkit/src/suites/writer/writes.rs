@@ -1,0 +1,144 @@
+//! What a call writes.
+
+use std::time::{Duration, SystemTime};
+
+use opentelemetry::Context;
+use opentelemetry::trace::{
+    SpanContext, SpanId, TraceContextExt as _, TraceFlags, TraceId, TraceState,
+};
+use postrider::event::PAYLOAD_BYTES_MAX;
+use postrider::{Event, InvalidEvent, ToEvent, WriteError};
+use uuid::Uuid;
+
+use super::{End, OfSize, Subject, WrittenRow, event};
+use crate::case;
+use crate::suites::Case;
+
+pub(super) fn cases() -> Vec<Case<Subject, ()>> {
+    vec![
+        case!(every_field_is_written),
+        case!(a_batch_keeps_its_order),
+        case!(an_empty_batch_writes_nothing),
+        case!(an_invalid_event_stops_its_whole_batch),
+        case!(a_duplicate_id_stops_its_whole_batch),
+        case!(a_missing_table_names_the_fix),
+        case!(the_current_span_is_captured),
+    ]
+}
+
+/// G-04.
+async fn every_field_is_written(database: Subject) {
+    let at = |micros| SystemTime::UNIX_EPOCH + Duration::from_micros(micros);
+    let (occurred_at, deliver_after) = (at(1_767_323_045_123_456), at(1_770_091_506_000_000));
+    let id = Uuid::from_u128(7);
+    let event = Event::builder("Order", "42", "OrderPaid")
+        .id(id)
+        .version(3)
+        .payload(vec![0, 255], "application/octet-stream")
+        .header("a", "b\"")
+        .topic("orders")
+        // Databases keep microseconds.
+        .occurred_at(occurred_at + Duration::from_nanos(789))
+        .deliver_after(deliver_after)
+        .build()
+        .expect("the event is valid");
+    let written = database.client().await.publish(&event, End::Commit).await;
+    assert_eq!(written.expect("the event is written"), id);
+    let row = database.only_row().await;
+    let age = SystemTime::now().duration_since(row.created_at);
+    assert!(age.is_ok_and(|age| age < Duration::from_secs(60)), "{:?}", row.created_at);
+    let expected = WrittenRow {
+        id: "00000000-0000-0000-0000-000000000007".to_owned(),
+        aggregate_type: "Order".to_owned(),
+        aggregate_id: "42".to_owned(),
+        event_type: "OrderPaid".to_owned(),
+        event_version: 3,
+        payload: vec![0, 255],
+        content_type: "application/octet-stream".to_owned(),
+        headers: r#"{"a":"b\""}"#.to_owned(),
+        topic: Some("orders".to_owned()),
+        occurred_at,
+        created_at: row.created_at,
+        deliver_after: Some(deliver_after),
+        published: false,
+    };
+    assert_eq!(row, expected);
+}
+
+/// G-03.
+async fn a_batch_keeps_its_order(database: Subject) {
+    let mut client = database.client().await;
+    let batch: Vec<Event> = (0..100).map(|number| event(&format!("E{number}"))).collect();
+    let as_events: Vec<&dyn ToEvent> = batch.iter().map(|event| event as _).collect();
+    let ids = client.publish_all(&as_events, End::Commit).await;
+    let ids = ids.expect("the batch is written");
+    assert_eq!(ids, batch.iter().map(Event::id).collect::<Vec<_>>());
+    assert_eq!(database.ids().await, ids);
+}
+
+async fn an_empty_batch_writes_nothing(database: Subject) {
+    let ids = database.client().await.publish_all(&[], End::Commit).await;
+    assert!(ids.expect("an empty batch is fine").is_empty());
+    assert!(database.ids().await.is_empty());
+}
+
+/// All or none.
+async fn an_invalid_event_stops_its_whole_batch(database: Subject) {
+    let mut client = database.client().await;
+    let batch: [&dyn ToEvent; 3] =
+        [&OfSize(1), &OfSize(PAYLOAD_BYTES_MAX), &OfSize(PAYLOAD_BYTES_MAX + 1)];
+    let error = client.publish_all(&batch, End::Commit).await;
+    let error = error.expect_err("one of them is too large");
+    assert!(matches!(error, WriteError::Invalid(InvalidEvent::TooLong { .. })), "{error:?}");
+    assert!(database.ids().await.is_empty());
+    let written = client.publish_all(&batch[..2], End::Commit).await;
+    assert_eq!(written.expect("the others are not").len(), 2);
+}
+
+/// All or none.
+async fn a_duplicate_id_stops_its_whole_batch(database: Subject) {
+    let mut client = database.client().await;
+    let known = event("Known");
+    client.publish(&known, End::Commit).await.expect("it is new");
+    let error = client.publish_all(&[&event("New"), &known], End::Commit).await;
+    let error = error.expect_err("one of them is there already");
+    assert!(matches!(error, WriteError::Duplicate { id } if id == known.id()), "{error:?}");
+    let error = client.publish(&known, End::Commit).await;
+    let error = error.expect_err("it is there already").to_string();
+    assert!(error.contains("is in the outbox already"), "{error}");
+    assert_eq!(database.ids().await, [known.id()]);
+}
+
+async fn a_missing_table_names_the_fix(database: Subject) {
+    database.unmigrate().await;
+    let mut client = database.client().await;
+    let outbox = client.publish(&event("E"), End::Rollback).await.err();
+    let inbox = client.once("billing", Uuid::now_v7(), End::Rollback).await.err();
+    for (error, table) in [(outbox, "outbox"), (inbox, "inbox")] {
+        let error = error.expect("the table is missing");
+        let expected =
+            format!("the table {table} is missing or out of date; run `postrider migrate`");
+        assert_eq!(error.to_string(), expected);
+        let source = std::error::Error::source(&error).map(ToString::to_string);
+        assert!(source.is_some_and(|source| source.contains(table)), "{error:?}");
+    }
+}
+
+/// The trace goes on at the consumer.
+async fn the_current_span_is_captured(database: Subject) {
+    let mut client = database.client().await;
+    let span = SpanContext::new(
+        TraceId::from_hex("0af7651916cd43dd8448eb211c80319c").expect("it is hexadecimal"),
+        SpanId::from_hex("b7ad6b7169203331").expect("it is hexadecimal"),
+        TraceFlags::SAMPLED,
+        true,
+        TraceState::NONE,
+    );
+    let attached = Context::new().with_remote_span_context(span).attach();
+    let written = client.publish(&event("E"), End::Commit).await;
+    drop(attached);
+    written.expect("the event is written");
+    let expected = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let headers = database.only_row().await.headers;
+    assert_eq!(headers, format!("{{\"traceparent\":\"{expected}\"}}"));
+}

@@ -1,0 +1,17 @@
+//! The source suite over every source.
+
+use std::process::ExitCode;
+
+use postrider_testkit::harnesses::sources;
+use postrider_testkit::suites::{self, source, trials};
+
+fn main() -> ExitCode {
+    let mut all = trials(source::cases(), sources::memory::backend());
+    #[cfg(feature = "sqlite")]
+    for progress in postrider_relay::sources::Progress::ALL {
+        all.extend(trials(source::cases(), sources::sqlite::backend(progress)));
+    }
+    #[cfg(not(feature = "sqlite"))]
+    all.push(suites::not_built("sqlite", "sqlite"));
+    suites::run(all)
+}
