@@ -18,7 +18,8 @@ pub(crate) struct Cli {
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 ok, 1 failure, 2 usage, 3 configuration, 4 unreachable, 5 not permitted,
-            6 unsafe state refused, 7 partial (some pipelines failed, some ids not found)
+            6 unsafe state refused, 7 partial (some pipelines failed, some ids not found,
+            a drain was stopped before its end)
 
 POSTRIDER_LOG filters the log, for example POSTRIDER_LOG=debug. Defaults to info.";
 
@@ -65,8 +66,9 @@ pub(crate) enum Command {
 /// Which outbox a command is about.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct OutboxArgs {
-    /// The database with the outbox, such as sqlite:///var/lib/app/app.db
-    #[arg(long, value_name = "URL", required_unless_present = "config")]
+    /// The database with the outbox, such as sqlite:///var/lib/app/app.db [env:
+    /// POSTRIDER_SOURCE__URL]
+    #[arg(long, value_name = "URL")]
     pub(crate) from: Option<String>,
     /// Take the database from a configuration file
     #[arg(long, value_name = "FILE", conflicts_with_all = ["from", "table"])]

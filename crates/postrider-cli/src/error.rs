@@ -40,13 +40,7 @@ pub(crate) struct CliError {
 
 impl CliError {
     pub(crate) fn new(code: Code, what: impl Into<String>) -> Self {
-        Self {
-            code,
-            what: what.into(),
-            why: Vec::new(),
-            fix: None,
-            problems: None,
-        }
+        Self { code, what: what.into(), why: Vec::new(), fix: None, problems: None }
     }
 
     /// Adds what to do about it.
@@ -77,10 +71,7 @@ impl CliError {
             1 => "the configuration has a problem".to_owned(),
             count => format!("the configuration has {count} problems"),
         };
-        Self {
-            problems: Some(problems),
-            ..Self::new(Code::Configuration, what)
-        }
+        Self { problems: Some(problems), ..Self::new(Code::Configuration, what) }
     }
 }
 
@@ -94,11 +85,7 @@ impl From<SourceError> for CliError {
             SourceErrorKind::Unsafe => Code::Unsafe,
         };
         let why = causes(&error);
-        Self {
-            why,
-            fix: error.hint.clone(),
-            ..Self::new(code, error.message)
-        }
+        Self { why, fix: error.hint.clone(), ..Self::new(code, error.message) }
     }
 }
 
@@ -125,18 +112,13 @@ impl From<RelayError> for CliError {
             }
             RelayError::Sink(error) => error.into(),
             RelayError::Pipeline(ref error @ PipelineError::Sink(ref cause)) => {
-                let hint = error.hint().map(str::to_owned);
-                Self {
-                    fix: hint,
-                    ..cause.clone().into()
-                }
+                let cause = Self::from(cause.clone());
+                let hint = || error.hint().map(str::to_owned);
+                Self { fix: cause.fix.or_else(hint), ..cause }
             }
             RelayError::Pipeline(PipelineError::Unsettled) | RelayError::Panicked => {
                 let hint = error.hint().map(str::to_owned);
-                Self {
-                    fix: hint,
-                    ..Self::new(Code::Failure, error.to_string())
-                }
+                Self { fix: hint, ..Self::new(Code::Failure, error.to_string()) }
             }
         }
     }
@@ -144,8 +126,11 @@ impl From<RelayError> for CliError {
 
 /// The causes below an error, the nearest first.
 fn causes(error: &(dyn StdError + 'static)) -> Vec<String> {
-    let below = std::iter::successors(error.source(), |error| (*error).source());
-    below.map(ToString::to_string).collect()
+    let chain = std::iter::successors(Some(error), |error| (*error).source());
+    let mut texts: Vec<String> = chain.map(ToString::to_string).collect();
+    // Some only repeat the one above: "database is locked", "Error code 5: database is locked".
+    texts.dedup_by(|below, above| below.ends_with(above.as_str()));
+    texts.split_off(1)
 }
 
 fn is_permission_denied(error: &(dyn StdError + 'static)) -> bool {
@@ -207,14 +192,8 @@ mod tests {
         let sink = |kind| CliError::from(SinkError::new(kind, "x")).code;
         let cases = [
             (CliError::from(source(SourceErrorKind::Unavailable)).code, 4),
-            (
-                CliError::from(source(SourceErrorKind::Misconfigured)).code,
-                3,
-            ),
-            (
-                CliError::from(source(SourceErrorKind::Misconfigured).with_source(denied)).code,
-                5,
-            ),
+            (CliError::from(source(SourceErrorKind::Misconfigured)).code, 3),
+            (CliError::from(source(SourceErrorKind::Misconfigured).with_source(denied)).code, 5),
             (CliError::from(source(SourceErrorKind::Unsafe)).code, 6),
             (sink(FailureKind::Unavailable), 4),
             (sink(FailureKind::Throttled), 4),
@@ -222,10 +201,7 @@ mod tests {
             (sink(FailureKind::Failed), 1),
             (sink(FailureKind::Misconfigured), 3),
             (CliError::from(RelayError::Panicked).code, 1),
-            (
-                CliError::from(RelayError::Pipeline(PipelineError::Unsettled)).code,
-                1,
-            ),
+            (CliError::from(RelayError::Pipeline(PipelineError::Unsettled)).code, 1),
         ];
         for (code, expected) in cases {
             assert_eq!(code as u8, expected, "{code:?}");
@@ -242,5 +218,24 @@ mod tests {
         assert_eq!(error.what, "cannot settle");
         assert_eq!(error.why, ["the disk is full"]);
         assert_eq!(error.fix.as_deref(), Some("free some space"));
+    }
+
+    #[test]
+    fn what_a_sink_advises_is_the_fix() {
+        let stopped = |message: &str| {
+            let error = SinkError::new(FailureKind::Misconfigured, message);
+            CliError::from(RelayError::Pipeline(PipelineError::Sink(error)))
+        };
+        let error = stopped("answered 401; check the credentials");
+        assert_eq!(error.what, "answered 401");
+        assert_eq!(error.fix.as_deref(), Some("check the credentials"));
+        assert!(stopped("no such topic").fix.is_some());
+    }
+
+    #[test]
+    fn a_cause_that_says_nothing_new_is_left_out() {
+        let locked = io::Error::other(io::Error::other("locked"));
+        let error = SourceError::new(SourceErrorKind::Unavailable, "locked").with_source(locked);
+        assert!(CliError::from(error).why.is_empty());
     }
 }

@@ -14,12 +14,9 @@ const FILTER_DEFAULT: &str = "info";
 pub(crate) fn start(format: LogFormat) -> Result<(), CliError> {
     let filter = std::env::var(FILTER_VARIABLE).unwrap_or_else(|_| FILTER_DEFAULT.to_owned());
     let filter = EnvFilter::try_new(&filter).map_err(|error| {
-        CliError::new(
-            Code::Usage,
-            format!("{FILTER_VARIABLE} is not a log filter"),
-        )
-        .caused_by(&error)
-        .with_fix(format!("write, for example, {FILTER_VARIABLE}=debug"))
+        CliError::new(Code::Usage, format!("{FILTER_VARIABLE} is not a log filter"))
+            .caused_by(&error)
+            .with_fix(format!("write, for example, {FILTER_VARIABLE}=debug"))
     })?;
     let colour = io::stderr().is_terminal()
         && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());

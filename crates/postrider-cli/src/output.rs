@@ -4,17 +4,20 @@ use std::io::{self, IsTerminal as _, Write as _};
 
 use serde::Serialize;
 
+use crate::cli::LogFormat;
 use crate::error::{CliError, Code};
 
 /// Where a command's words go, and in which form.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Output {
     json: bool,
+    error_json: bool,
 }
 
 impl Output {
-    pub(crate) fn new(json: bool) -> Self {
-        Self { json }
+    /// Errors are JSON with the data, and also where the log is: they stand on stderr together.
+    pub(crate) fn new(json: bool, log_format: LogFormat) -> Self {
+        Self { json, error_json: json || log_format == LogFormat::Json }
     }
 
     /// Whether data is to be JSON.
@@ -57,7 +60,7 @@ impl Output {
 
     /// Tells the user what went wrong.
     pub(crate) fn error(self, error: &CliError) {
-        if self.json {
+        if self.error_json {
             if let Ok(json) = to_json(&error.to_object()) {
                 eprint_line(&json);
             }
@@ -133,10 +136,7 @@ pub(crate) fn table(rows: &[Vec<String>]) -> String {
     let widths: Vec<usize> = (0..columns).map(width).collect();
     let mut text = String::new();
     for row in rows {
-        let cells = row
-            .iter()
-            .zip(&widths)
-            .map(|(cell, width)| format!("{cell:width$}"));
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
         text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
         text.push('\n');
     }

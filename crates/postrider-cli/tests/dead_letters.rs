@@ -23,9 +23,7 @@ fn parked() -> (Fixture, String, String) {
 
 fn drain(fixture: &Fixture) -> support::Ran {
     let to = format!("file://{}", fixture.path("out.jsonl").display());
-    fixture
-        .run(&["relay", FROM[0], FROM[1], "--to", &to, "--drain"])
-        .assert_code(0)
+    fixture.run(&["relay", FROM[0], FROM[1], "--to", &to, "--drain"]).assert_code(0)
 }
 
 fn dlq(fixture: &Fixture, args: &[&str]) -> support::Ran {
@@ -36,36 +34,19 @@ fn dlq(fixture: &Fixture, args: &[&str]) -> support::Ran {
 fn they_are_listed_and_shown() {
     let (fixture, bad, _) = parked();
     let list = dlq(&fixture, &["list"]).assert_code(0);
-    assert!(
-        list.stdout.contains(&bad) && list.stdout.contains("Order/1"),
-        "{}",
-        list.stdout
-    );
-    assert!(
-        !list.stdout.contains("total"),
-        "a list has no payloads: {}",
-        list.stdout
-    );
+    assert!(list.stdout.contains(&bad) && list.stdout.contains("Order/1"), "{}", list.stdout);
+    assert!(!list.stdout.contains("total"), "a list has no payloads: {}", list.stdout);
     let json = dlq(&fixture, &["list", "--json"]).assert_code(0);
     let start = format!(
         r#"{{"dead_letters":[{{"pipeline":"default","event_id":"{bad}","aggregate_type":"Order","aggregate_id":"1","event_type":"OrderPlaced","kind":""#
     );
     assert!(json.stdout.starts_with(&start), "{}", json.stdout);
-    assert!(
-        json.stdout.contains(r#""queued_behind":1}],"next":null}"#),
-        "{}",
-        json.stdout
-    );
+    assert!(json.stdout.contains(r#""queued_behind":1}],"next":null}"#), "{}", json.stdout);
 
     let show = dlq(&fixture, &["show", &bad]).assert_code(0);
+    assert!(show.stdout.contains("headers       this is not JSON\n"), "{}", show.stdout);
     assert!(
-        show.stdout.contains("headers       this is not JSON\n"),
-        "{}",
-        show.stdout
-    );
-    assert!(
-        show.stdout
-            .ends_with("payload       15 bytes\n\n{\"total\": 1.50}\n"),
+        show.stdout.ends_with("payload       15 bytes\n\n{\"total\": 1.50}\n"),
         "{}",
         show.stdout
     );
@@ -73,15 +54,10 @@ fn they_are_listed_and_shown() {
     let end =
         r#""headers":"this is not JSON","payload_encoding":"json","payload":{"total": 1.50}}"#;
     assert!(json.stdout.trim_end().ends_with(end), "{}", json.stdout);
-    dlq(&fixture, &["show", "none"])
-        .assert_code(1)
-        .assert_talk(&["there is no dead letter none"]);
+    dlq(&fixture, &["show", "none"]).assert_code(1).assert_talk(&["there is no dead letter none"]);
 
     let none = dlq(&fixture, &["list", "--key", "Order/2"]).assert_code(0);
-    assert_eq!(
-        (none.stdout.as_str(), none.stderr.as_str()),
-        ("", "no dead letters\n")
-    );
+    assert_eq!((none.stdout.as_str(), none.stderr.as_str()), ("", "no dead letters\n"));
     fixture
         .run(&["status", FROM[0], FROM[1]])
         .assert_code(0)
@@ -96,18 +72,12 @@ fn a_retry_publishes_in_order() {
         .assert_code(0)
         .assert_talk(&["1 dead letter will be published"]);
     drain(&fixture).assert_talk(&["1 event was parked"]);
-    fixture
-        .database()
-        .execute("UPDATE outbox_failures SET headers = '{}'", [])
-        .unwrap();
+    fixture.database().execute("UPDATE outbox_failures SET headers = '{}'", []).unwrap();
     dlq(&fixture, &["retry", "--all", "--yes"]).assert_code(0);
     drain(&fixture).assert_talk(&["delivered 2 events"]);
     let lines = fixture.lines("out.jsonl");
     assert_eq!(lines.len(), 3);
-    assert!(
-        lines[1].contains("OrderPlaced") && lines[2].contains("OrderPaid"),
-        "{lines:?}"
-    );
+    assert!(lines[1].contains("OrderPlaced") && lines[2].contains("OrderPaid"), "{lines:?}");
 }
 
 #[test]
@@ -115,10 +85,7 @@ fn a_discard_lets_the_key_go_on() {
     let (fixture, bad, behind) = parked();
     let dry = dlq(&fixture, &["discard", &bad, "--dry-run"]).assert_code(0);
     assert!(dry.stdout.contains(&bad), "{}", dry.stdout);
-    assert_eq!(
-        dry.stderr,
-        "would discard 1 dead letter; nothing was changed\n"
-    );
+    assert_eq!(dry.stderr, "would discard 1 dead letter; nothing was changed\n");
     let json = dlq(&fixture, &["discard", &bad, "--yes", "--json"]).assert_code(0);
     assert_eq!(
         json.stdout,
@@ -131,14 +98,8 @@ fn a_discard_lets_the_key_go_on() {
 #[test]
 fn nobody_to_ask_is_2_and_changes_nothing() {
     let (fixture, bad, _) = parked();
-    for args in [
-        ["discard", bad.as_str()].as_slice(),
-        &["discard", "--all"],
-        &["retry", "--all"],
-    ] {
-        dlq(&fixture, args)
-            .assert_code(2)
-            .assert_talk(&["  fix: add --yes"]);
+    for args in [["discard", bad.as_str()].as_slice(), &["discard", "--all"], &["retry", "--all"]] {
+        dlq(&fixture, args).assert_code(2).assert_talk(&["  fix: add --yes"]);
     }
     assert!(dlq(&fixture, &["list"]).stdout.contains(&bad));
 }
@@ -146,15 +107,14 @@ fn nobody_to_ask_is_2_and_changes_nothing() {
 #[test]
 fn ids_that_are_not_there_are_told() {
     let (fixture, bad, _) = parked();
-    dlq(&fixture, &["retry", "none"])
-        .assert_code(1)
-        .assert_talk(&["no dead letter has the id none"]);
+    for args in [["retry", "none"].as_slice(), &["retry", "none", "--dry-run"]] {
+        let ran = dlq(&fixture, args).assert_code(1);
+        let expected = "error: no dead letter has the id none\n  fix: list them: ";
+        assert!(ran.stderr.starts_with(expected), "{}", ran.stderr);
+    }
     dlq(&fixture, &["retry", &bad, "none"])
         .assert_code(7)
-        .assert_talk(&[
-            "no dead letter has the id none",
-            "1 dead letter will be published again",
-        ]);
+        .assert_talk(&["no dead letter has the id none", "1 dead letter will be published again"]);
 }
 
 #[test]
@@ -162,9 +122,7 @@ fn a_database_that_stays_locked_is_4() {
     let (fixture, bad, _) = parked();
     let writer = fixture.database();
     writer.execute_batch("BEGIN IMMEDIATE").unwrap();
-    dlq(&fixture, &["retry", &bad])
-        .assert_code(4)
-        .assert_talk(&["error: ", "  fix: "]);
+    dlq(&fixture, &["retry", &bad]).assert_code(4).assert_talk(&["error: ", "  fix: "]);
     writer.execute_batch("ROLLBACK").unwrap();
     dlq(&fixture, &["retry", &bad]).assert_code(0);
 }

@@ -34,10 +34,7 @@ fn help_is_as_stored() {
         std::fs::write(&path, &help).unwrap();
     }
     let expected = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(
-        help == expected,
-        "the help has changed; run with POSTRIDER_UPDATE_HELP=1:\n{help}"
-    );
+    assert!(help == expected, "the help has changed; run with POSTRIDER_UPDATE_HELP=1:\n{help}");
 }
 
 #[test]

@@ -9,9 +9,7 @@ use support::{Fixture, wait_until};
 
 fn relay_to(fixture: &Fixture, name: &str) -> Vec<String> {
     let to = format!("file://{}", fixture.path(name).display());
-    ["relay", "--from", "sqlite://app.db", "--to", &to]
-        .map(str::to_owned)
-        .to_vec()
+    ["relay", "--from", "sqlite://app.db", "--to", &to].map(str::to_owned).to_vec()
 }
 
 fn start(fixture: &Fixture, name: &str) -> support::Running {
@@ -25,9 +23,7 @@ fn sigterm_and_sigint_end_it_gracefully() {
         let fixture = Fixture::migrated();
         let mut relay = start(&fixture, "out.jsonl");
         fixture.insert("1", "OrderPlaced", "{}");
-        wait_until("the event is published", || {
-            fixture.lines("out.jsonl").len() == 1
-        });
+        wait_until("the event is published", || fixture.lines("out.jsonl").len() == 1);
         relay.signal(signal);
         assert_eq!(relay.wait().code(), Some(0), "{}", relay.stderr());
         assert!(relay.stderr().contains("stopping"), "{}", relay.stderr());
@@ -41,20 +37,43 @@ fn a_second_signal_ends_it_at_once() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let to = format!("http://{}/hook", silent.local_addr().unwrap());
     fixture.insert("1", "OrderPlaced", "{}");
-    let args = [
-        "relay",
-        "--from",
-        "sqlite://app.db",
-        "--to",
-        &to,
-        "--allow-private",
-    ];
+    let args = ["relay", "--from", "sqlite://app.db", "--to", &to, "--allow-private"];
     let mut relay = fixture.start(&args);
     let _under_way = first_request(&silent);
     relay.signal("TERM");
     relay.wait_for("a second signal exits at once");
     relay.signal("TERM");
     assert_eq!(relay.wait().code(), Some(130), "{}", relay.stderr());
+}
+
+#[test]
+fn a_drain_that_is_stopped_is_7_unless_nothing_is_left() {
+    let fixture = Fixture::migrated();
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = format!("http://{}/hook", silent.local_addr().unwrap());
+    let config = format!(
+        "[source]\nurl = \"sqlite:app.db\"\n[[pipeline]]\nname = \"default\"\ngrace = \"0s\"\n\
+         sink = {{ url = \"{to}\", allow_private = true }}\n"
+    );
+    fixture.write("p.toml", config);
+    fixture.insert("1", "OrderPlaced", "{}");
+    let mut relay = fixture.start(&["relay", "--config", "p.toml", "--drain"]);
+    let _under_way = first_request(&silent);
+    relay.signal("TERM");
+    assert_eq!(relay.wait().code(), Some(7), "{}", relay.stderr());
+    relay.wait_for("error: stopped before everything was delivered");
+
+    // A standby, whose work another relay has done.
+    let mut first = start(&fixture, "first.jsonl");
+    wait_until("the first one publishes", || fixture.lines("first.jsonl").len() == 1);
+    let args = relay_to(&fixture, "second.jsonl");
+    let args: Vec<&str> = args.iter().map(String::as_str).chain(["--drain"]).collect();
+    let mut second = fixture.start(&args);
+    second.wait_for("waiting until it is available");
+    first.signal("TERM");
+    second.signal("TERM");
+    assert_eq!(first.wait().code(), Some(0), "{}", first.stderr());
+    assert_eq!(second.wait().code(), Some(0), "{}", second.stderr());
 }
 
 /// The first connection on which something is sent: one that only looks whether the endpoint is
@@ -74,22 +93,16 @@ fn a_second_relay_is_a_standby() {
     let fixture = Fixture::migrated();
     let mut first = start(&fixture, "first.jsonl");
     fixture.insert("1", "OrderPlaced", "{}");
-    wait_until("the first one publishes", || {
-        fixture.lines("first.jsonl").len() == 1
-    });
+    wait_until("the first one publishes", || fixture.lines("first.jsonl").len() == 1);
     let mut second = start(&fixture, "second.jsonl");
     second.wait_for("waiting until it is available");
     fixture.insert("1", "OrderPaid", "{}");
-    wait_until("the first one goes on", || {
-        fixture.lines("first.jsonl").len() == 2
-    });
+    wait_until("the first one goes on", || fixture.lines("first.jsonl").len() == 2);
 
     first.signal("TERM");
     assert_eq!(first.wait().code(), Some(0), "{}", first.stderr());
     fixture.insert("1", "OrderShipped", "{}");
-    wait_until("the second one takes over", || {
-        fixture.lines("second.jsonl").len() == 1
-    });
+    wait_until("the second one takes over", || fixture.lines("second.jsonl").len() == 1);
     second.signal("TERM");
     assert_eq!(second.wait().code(), Some(0), "{}", second.stderr());
     assert_eq!(fixture.lines("first.jsonl").len(), 2);
@@ -100,9 +113,7 @@ fn a_standby_can_be_stopped() {
     let fixture = Fixture::migrated();
     let _first = start(&fixture, "first.jsonl");
     fixture.insert("1", "OrderPlaced", "{}");
-    wait_until("the first one publishes", || {
-        fixture.lines("first.jsonl").len() == 1
-    });
+    wait_until("the first one publishes", || fixture.lines("first.jsonl").len() == 1);
     let mut second = start(&fixture, "second.jsonl");
     second.wait_for("waiting until it is available");
     second.signal("TERM");
@@ -137,33 +148,30 @@ fn one_pipeline_fails_and_the_other_goes_on() {
 }
 
 #[test]
+fn every_pipeline_that_fails_is_named() {
+    let fixture = Fixture::migrated();
+    let pipeline = |name: &str| {
+        format!(
+            "[[pipeline]]\nname = \"{name}\"\nprogress = \"cursor\"\n\
+             sink = {{ url = \"file:///no/such/{name}/out.jsonl\" }}\n"
+        )
+    };
+    let source = "[source]\nurl = \"sqlite:app.db\"\n";
+    fixture.write("p.toml", [source, &pipeline("a"), &pipeline("b")].concat());
+    fixture.run(&["relay", "--config", "p.toml", "--drain"]).assert_code(3).assert_talk(&[
+        "error: 2 of 2 pipelines failed",
+        "  why: a: ",
+        "  why: b: ",
+    ]);
+}
+
+#[test]
 fn the_log_can_be_json_and_filtered() {
     let fixture = Fixture::migrated();
-    let args = [
-        "relay",
-        "--from",
-        "sqlite://app.db",
-        "--to",
-        "stdout:",
-        "--drain",
-    ];
-    let json = fixture
-        .command(&args)
-        .args(["--log-format", "json"])
-        .output()
-        .unwrap();
+    let args = ["relay", "--from", "sqlite://app.db", "--to", "stdout:", "--drain"];
+    let json = fixture.command(&args).args(["--log-format", "json"]).output().unwrap();
     let stderr = String::from_utf8(json.stderr).unwrap();
-    assert!(
-        stderr.contains(r#""message":"starting","pipeline":"default""#),
-        "{stderr}"
-    );
-    let quiet = fixture
-        .command(&args)
-        .env("POSTRIDER_LOG", "off")
-        .output()
-        .unwrap();
-    assert_eq!(
-        String::from_utf8(quiet.stderr).unwrap(),
-        "delivered 0 events\n"
-    );
+    assert!(stderr.contains(r#""message":"starting","pipeline":"default""#), "{stderr}");
+    let quiet = fixture.command(&args).env("POSTRIDER_LOG", "off").output().unwrap();
+    assert_eq!(String::from_utf8(quiet.stderr).unwrap(), "delivered 0 events\n");
 }

@@ -29,9 +29,7 @@ use syn::{Data, DeriveInput, Field, Fields, Member, parse_macro_input, parse_quo
 #[proc_macro_derive(Event, attributes(event))]
 pub fn derive_event(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
-    expand(input)
-        .unwrap_or_else(syn::Error::into_compile_error)
-        .into()
+    expand(input).unwrap_or_else(syn::Error::into_compile_error).into()
 }
 
 fn expand(mut input: DeriveInput) -> syn::Result<TokenStream> {
@@ -46,12 +44,8 @@ fn expand(mut input: DeriveInput) -> syn::Result<TokenStream> {
     // Only a generic struct needs the bounds; for any other the compiler checks the body.
     if input.generics.type_params().next().is_some() {
         let bounds = input.generics.make_where_clause();
-        bounds
-            .predicates
-            .push(parse_quote!(Self: ::postrider::__private::Serialize));
-        bounds
-            .predicates
-            .push(parse_quote!(#id_type: ::std::string::ToString));
+        bounds.predicates.push(parse_quote!(Self: ::postrider::__private::Serialize));
+        bounds.predicates.push(parse_quote!(#id_type: ::std::string::ToString));
     }
     let (impl_generics, type_generics, where_clause) = input.generics.split_for_impl();
     let name = &input.ident;
@@ -91,23 +85,12 @@ fn only_structs(keyword: impl ToTokens) -> syn::Error {
 fn field<'f>(fields: &'f Fields, wanted: &Member) -> syn::Result<&'f Field> {
     let members: Vec<Member> = fields.members().collect();
     if let Some(position) = members.iter().position(|member| member == wanted) {
-        return Ok(fields
-            .iter()
-            .nth(position)
-            .expect("a struct has one member per field"));
+        return Ok(fields.iter().nth(position).expect("a struct has one member per field"));
     }
-    let known: Vec<String> = members
-        .iter()
-        .map(|member| format!("`{}`", member.to_token_stream()))
-        .collect();
-    let known = if known.is_empty() {
-        "none".to_owned()
-    } else {
-        known.join(", ")
-    };
-    let message = format!(
-        "there is no field `{}`; the fields are: {known}",
-        wanted.to_token_stream()
-    );
+    let known: Vec<String> =
+        members.iter().map(|member| format!("`{}`", member.to_token_stream())).collect();
+    let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+    let message =
+        format!("there is no field `{}`; the fields are: {known}", wanted.to_token_stream());
     Err(syn::Error::new(wanted.span(), message))
 }

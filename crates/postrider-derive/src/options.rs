@@ -32,11 +32,7 @@ impl Options {
     pub(crate) fn of(input: &DeriveInput) -> syn::Result<Self> {
         let mut given = Given::default();
         let mut attribute = None;
-        for attr in input
-            .attrs
-            .iter()
-            .filter(|attr| attr.path().is_ident("event"))
-        {
+        for attr in input.attrs.iter().filter(|attr| attr.path().is_ident("event")) {
             attr.parse_nested_meta(|option| given.read(&option))?;
             attribute.get_or_insert(attr.path().span());
         }
@@ -45,10 +41,7 @@ impl Options {
             return Err(syn::Error::new(input.ident.span(), message));
         };
         let missing = |option| {
-            syn::Error::new(
-                span,
-                format!("the option `{option}` is missing, as in `{EXAMPLE}`"),
-            )
+            syn::Error::new(span, format!("the option `{option}` is missing, as in `{EXAMPLE}`"))
         };
         Ok(Options {
             aggregate: given.aggregate.ok_or_else(|| missing("aggregate"))?,
@@ -62,11 +55,7 @@ impl Options {
 
 impl Given {
     fn read(&mut self, option: &ParseNestedMeta<'_>) -> syn::Result<()> {
-        let name = option
-            .path
-            .get_ident()
-            .map(ToString::to_string)
-            .unwrap_or_default();
+        let name = option.path.get_ident().map(ToString::to_string).unwrap_or_default();
         match name.as_str() {
             "aggregate" => set(option, &mut self.aggregate, text),
             "id" => set(option, &mut self.id, |option| option.value()?.parse()),

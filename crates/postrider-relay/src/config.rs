@@ -81,24 +81,15 @@ pub struct PipelineConfig {
 impl fmt::Debug for PipelineConfig {
     /// Of the sink's options and headers only the names: any value may be a secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let headers: Vec<&String> = self
-            .options
-            .encoding
-            .route
-            .headers
-            .iter()
-            .map(|(name, _)| name)
-            .collect();
+        let headers: Vec<&String> =
+            self.options.encoding.route.headers.iter().map(|(name, _)| name).collect();
         f.debug_struct("PipelineConfig")
             .field("name", &self.name)
             .field("mode", &self.mode)
             .field("progress", &self.progress)
             .field("aggregate_types", &self.aggregate_types)
             .field("sink_url", &self.sink_url)
-            .field(
-                "sink_options",
-                &self.sink.options.keys().collect::<Vec<_>>(),
-            )
+            .field("sink_options", &self.sink.options.keys().collect::<Vec<_>>())
             .field("headers", &headers)
             .field("ordering", &self.options.ordering)
             .field("on_dead", &self.options.on_dead)
@@ -121,10 +112,8 @@ pub enum Mode {
 impl PipelineConfig {
     /// Whether events go to stdout, which then belongs to them alone.
     pub fn writes_to_stdout(&self) -> bool {
-        self.sink_url
-            .expose()
-            .to_ascii_lowercase()
-            .starts_with("stdout:")
+        let scheme = self.sink_url.expose().split(':').next();
+        scheme.is_some_and(|scheme| scheme.eq_ignore_ascii_case("stdout"))
     }
 }
 
@@ -133,22 +122,13 @@ impl Config {
     pub fn parse(text: &str, file: &str, env: &Environment) -> Result<Self, Problems> {
         let report = Report::default();
         let root = tree::parse(text, file, env, &report);
-        let start = Origin::File {
-            name: file.into(),
-            line: 1,
-            column: 1,
-        };
+        let start = Origin::File { name: file.into(), line: 1, column: 1 };
         read(root, start, env, report)
     }
 
     /// Makes the configuration of one pipeline, named `default`, from flags.
     pub fn from_flags(flags: &Flags, env: &Environment) -> Result<Self, Problems> {
-        read(
-            flags.relay_tree(),
-            Origin::Flag("--from"),
-            env,
-            Report::default(),
-        )
+        read(flags.relay_tree(), Origin::Flag("--from"), env, Report::default())
     }
 }
 
@@ -213,20 +193,14 @@ fn read_source(root: &Section<'_>) -> Option<SourceConfig> {
         Some(table) => TableName::new(&table.value.value)
             .map_err(|error| {
                 let what = format!("`table` is not a table name: {error}");
-                section.report.add(
-                    &table.origin,
-                    what,
-                    "write, for example, table = \"outbox\"",
-                );
+                section.report.add(&table.origin, what, "write, for example, table = \"outbox\"");
             })
             .ok(),
     };
     section.finish();
     let url = url?;
     for problem in SourceSpec::new(&url.value.value).problems() {
-        let (what, fix) = problem
-            .split_once("; ")
-            .unwrap_or((&problem, "correct `url`"));
+        let (what, fix) = problem.split_once("; ").unwrap_or((&problem, "correct `url`"));
         root.report.add(&url.origin, what, fix);
     }
     let url = SecretUrl::from_reference(url.value.value, &url.value.written);
@@ -240,10 +214,7 @@ fn read_pipelines(root: &Section<'_>, report: &Report) -> Vec<Read> {
         return Vec::new();
     };
     let Value::Array(items) = &node.value else {
-        let what = format!(
-            "`pipeline` has to be a list of sections, and is {}",
-            node.kind()
-        );
+        let what = format!("`pipeline` has to be a list of sections, and is {}", node.kind());
         report.add(&node.origin, what, "write [[pipeline]] with two brackets");
         return Vec::new();
     };
@@ -269,9 +240,7 @@ fn read_pipelines(root: &Section<'_>, report: &Report) -> Vec<Read> {
 fn check_together(pipelines: &[Read], source: Option<&SourceConfig>, report: &Report) {
     let database = source.and_then(|source| source.url.expose().split(':').next());
     for (index, read) in pipelines.iter().enumerate() {
-        let names = pipelines[..index]
-            .iter()
-            .filter_map(|earlier| earlier.name.as_ref());
+        let names = pipelines[..index].iter().filter_map(|earlier| earlier.name.as_ref());
         if let Some(name) = &read.name
             && names.clone().any(|earlier| earlier.value == name.value)
         {
@@ -280,11 +249,7 @@ fn check_together(pipelines: &[Read], source: Option<&SourceConfig>, report: &Re
         }
         if let (Mode::Cdc, Some(database)) = (read.mode.value, database) {
             let what = format!("mode \"cdc\" is not available for {database}");
-            report.add(
-                &read.mode.origin,
-                what,
-                "write mode = \"poll\", or remove it",
-            );
+            report.add(&read.mode.origin, what, "write mode = \"poll\", or remove it");
         }
         if pipelines.len() > 1 && read.progress.value != Progress::Cursor {
             let what = format!(
@@ -292,11 +257,7 @@ fn check_together(pipelines: &[Read], source: Option<&SourceConfig>, report: &Re
                 read.progress.value.as_str(),
                 pipelines.len()
             );
-            report.add(
-                &read.progress.origin,
-                what,
-                "write progress = \"cursor\" in each of them",
-            );
+            report.add(&read.progress.origin, what, "write progress = \"cursor\" in each of them");
         }
     }
 }

@@ -13,8 +13,8 @@ use jiff::Timestamp;
 use postrider::Event;
 
 use crate::routing::{MissingField, Route, Template};
-use crate::suggestion::nearest;
 use crate::sink::{Attributes, FailureKind, Message, SinkError};
+use crate::suggestion::nearest;
 
 mod cloudevents;
 
@@ -32,11 +32,7 @@ pub enum Format {
 
 impl Format {
     /// Every format.
-    pub const ALL: [Self; 3] = [
-        Self::Payload,
-        Self::CloudEvents,
-        Self::CloudEventsStructured,
-    ];
+    pub const ALL: [Self; 3] = [Self::Payload, Self::CloudEvents, Self::CloudEventsStructured];
 
     /// The name in configuration.
     pub fn as_str(self) -> &'static str {
@@ -130,13 +126,8 @@ pub fn encode(
     format: Format,
     source: &SourceName,
 ) -> Result<Message, SinkError> {
-    let topic = route
-        .topic_of(&event)
-        .map_err(|missing| rejected("the topic", &missing))?;
-    let key = route
-        .key
-        .render(&event)
-        .map_err(|missing| rejected("the key", &missing))?;
+    let topic = route.topic_of(&event).map_err(|missing| rejected("the topic", &missing))?;
+    let key = route.key.render(&event).map_err(|missing| rejected("the key", &missing))?;
     let headers = headers(&event, route)?;
     let source = |event: &Event| {
         let rendered = source.0.render(event);
@@ -145,15 +136,11 @@ pub fn encode(
             .map_err(|missing| rejected("cloudevents_source", &missing))
     };
     let (attributes, content_type, body) = match format {
-        Format::Payload => (
-            Attributes::Plain,
-            event.content_type().to_owned(),
-            event.payload().clone(),
-        ),
+        Format::Payload => {
+            (Attributes::Plain, event.content_type().to_owned(), event.payload().clone())
+        }
         Format::CloudEvents => (
-            Attributes::CloudEvents {
-                source: source(&event)?,
-            },
+            Attributes::CloudEvents { source: source(&event)? },
             event.content_type().to_owned(),
             event.payload().clone(),
         ),
@@ -162,27 +149,14 @@ pub fn encode(
             (Attributes::None, cloudevents::CONTENT_TYPE.to_owned(), body)
         }
     };
-    Ok(Message {
-        event,
-        topic,
-        key,
-        headers,
-        attributes,
-        content_type,
-        body,
-    })
+    Ok(Message { event, topic, key, headers, attributes, content_type, body })
 }
 
 /// The event's headers, then the configured ones, which replace those of the same name.
 fn headers(event: &Event, route: &Route) -> Result<Vec<(String, String)>, SinkError> {
     let count = event.headers().len() + route.headers.len();
     let mut headers = Vec::with_capacity(count);
-    let replaced = |name: &str| {
-        route
-            .headers
-            .iter()
-            .any(|(own, _)| own.eq_ignore_ascii_case(name))
-    };
+    let replaced = |name: &str| route.headers.iter().any(|(own, _)| own.eq_ignore_ascii_case(name));
     for (name, value) in event.headers() {
         if !replaced(name) {
             headers.push((name.clone(), value.clone()));
@@ -198,10 +172,7 @@ fn headers(event: &Event, route: &Route) -> Result<Vec<(String, String)>, SinkEr
 }
 
 fn rejected(what: &str, missing: &MissingField) -> SinkError {
-    SinkError::new(
-        FailureKind::Rejected,
-        format!("cannot work out {what}: {missing}"),
-    )
+    SinkError::new(FailureKind::Rejected, format!("cannot work out {what}: {missing}"))
 }
 
 /// The name, without a prefix, and the value of each fact sent beside a message's body.
@@ -227,13 +198,8 @@ pub(crate) fn attribute_values(message: &Message) -> Vec<(&'static str, Cow<'_, 
 /// 3339 can write become the nearest that it can.
 pub(crate) fn rfc3339(time: SystemTime) -> String {
     let year_zero = Timestamp::constant(-62_167_219_200, 0);
-    let timestamp = Timestamp::try_from(time).unwrap_or({
-        if time < SystemTime::UNIX_EPOCH {
-            year_zero
-        } else {
-            Timestamp::MAX
-        }
-    });
+    let timestamp = Timestamp::try_from(time)
+        .unwrap_or({ if time < SystemTime::UNIX_EPOCH { year_zero } else { Timestamp::MAX } });
     timestamp.max(year_zero).to_string()
 }
 
@@ -284,10 +250,7 @@ mod tests {
             ("occurred_at", "1970-01-01T00:00:01.5Z"),
         ];
         let values = message.attribute_values();
-        let values: Vec<_> = values
-            .iter()
-            .map(|(name, value)| (*name, value.as_ref()))
-            .collect();
+        let values: Vec<_> = values.iter().map(|(name, value)| (*name, value.as_ref())).collect();
         assert_eq!(values, expected);
     }
 
@@ -297,10 +260,7 @@ mod tests {
         encoding.route.headers = vec![("Region".to_owned(), "{aggregate_id}-us".parse().unwrap())];
         let message = encoding.encode(Arc::new(event())).unwrap();
         let text = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-        assert_eq!(
-            message.headers,
-            [text("tenant", "acme"), text("Region", "42-us")]
-        );
+        assert_eq!(message.headers, [text("tenant", "acme"), text("Region", "42-us")]);
     }
 
     #[test]
@@ -343,22 +303,11 @@ mod tests {
 
     #[test]
     fn json_is_recognised_by_its_media_type() {
-        for yes in [
-            "application/json",
-            "Application/JSON; charset=utf-8",
-            "a/b+json",
-            "text/json",
-        ] {
+        for yes in ["application/json", "Application/JSON; charset=utf-8", "a/b+json", "text/json"]
+        {
             assert!(is_json(yes), "{yes}");
         }
-        for no in [
-            "text/plain",
-            "json",
-            "application/jsonl",
-            "application/x-ü",
-            "",
-            "a/",
-        ] {
+        for no in ["text/plain", "json", "application/jsonl", "application/x-ü", "", "a/"] {
             assert!(!is_json(no), "{no}");
         }
     }
@@ -369,11 +318,7 @@ mod tests {
         let early = SystemTime::UNIX_EPOCH - year * 3000;
         assert_eq!(rfc3339(early), "0000-01-01T00:00:00Z");
         let late = SystemTime::UNIX_EPOCH + year * 9000;
-        assert!(
-            rfc3339(late).starts_with("9999-12-30T"),
-            "{}",
-            rfc3339(late)
-        );
+        assert!(rfc3339(late).starts_with("9999-12-30T"), "{}", rfc3339(late));
     }
 
     /// `cargo test --release -- --ignored --nocapture encoding_speed`

@@ -42,9 +42,7 @@ use self::engine::{Call, Engine, Incoming, Policy, Progress, SettlementBatch};
 use crate::failure::{FailureKind, SinkError};
 use crate::shutdown::Shutdown;
 use crate::sink::{Message, Sink};
-use crate::source::{
-    BatchLimit, Record, Settled, Source, SourceError, SourceErrorKind, Verdict,
-};
+use crate::source::{BatchLimit, Record, Settled, Source, SourceError, SourceErrorKind, Verdict};
 
 /// How long a read waits for the first event.
 const READ_WAIT: Duration = Duration::from_secs(1);
@@ -158,9 +156,13 @@ struct Run<'a> {
 enum Phase {
     Running,
     /// Calls under way may still end.
-    Stopping { until: Instant },
+    Stopping {
+        until: Instant,
+    },
     /// They were given up; verdicts may still be settled.
-    Settling { until: Instant },
+    Settling {
+        until: Instant,
+    },
 }
 
 impl Phase {
@@ -190,6 +192,10 @@ impl<'a> Run<'a> {
             resume = patiently(name, || source.resume()) => resume.map_err(PipelineError::Source)?,
             () = shutdown.requested() => return Ok(Totals::default()),
         };
+        if resume.crashes >= care::CAREFUL_AFTER {
+            let crashes = resume.crashes;
+            warn!(pipeline = name, crashes, "the last starts ended badly; one event at a time");
+        }
         match sink.check().await {
             Err(error) if error.kind == FailureKind::Misconfigured => {
                 return Err(PipelineError::Sink(error));
@@ -325,7 +331,8 @@ impl<'a> Run<'a> {
 
     fn published(&mut self, call: Call<Message>, results: Vec<Result<(), SinkError>>) {
         let mut failures = call.messages.iter().zip(&results);
-        let failure = failures.find_map(|(message, result)| Some((message, result.as_ref().err()?)));
+        let failure =
+            failures.find_map(|(message, result)| Some((message, result.as_ref().err()?)));
         self.trouble = failure.map(|(_, error)| error.to_string());
         if let Some((message, error)) = failure
             && self.told_failure_at.is_none_or(|at| at.elapsed() >= TELL_FAILURES_EVERY)
@@ -376,10 +383,16 @@ impl<'a> Run<'a> {
             }
             State::Running(Progress::Stalled { since }) => {
                 let seconds = self.started.elapsed().saturating_sub(since).as_secs();
-                warn!(pipeline = self.name, seconds, error, "no progress: events wait, none was delivered");
+                warn!(
+                    pipeline = self.name,
+                    seconds, error, "no progress: events wait, none was delivered"
+                );
             }
             State::Running(Progress::Moving | Progress::Idle)
-                if matches!(before, State::Running(Progress::Outage | Progress::Stalled { .. })) =>
+                if matches!(
+                    before,
+                    State::Running(Progress::Outage | Progress::Stalled { .. })
+                ) =>
             {
                 info!(pipeline = self.name, "events flow again");
             }

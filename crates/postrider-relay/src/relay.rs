@@ -2,8 +2,9 @@
 //!
 //! Pipelines are independent. Each connects on its own and keeps trying while its database or
 //! sink is unavailable, so a relay can be started before them, or as a standby that takes over
-//! when another relay lets go of the outbox. One that fails for good is logged with what to do
-//! about it; the others go on. The relay ends when all of them have.
+//! when another relay lets go of the outbox. When one fails for good, the others go on, and the
+//! failure is logged with what to do about it. The relay ends when all of them have, and hands the
+//! failures to its caller.
 //!
 //! ```no_run
 //! use postrider_relay::config::{Config, Environment};
@@ -93,9 +94,7 @@ impl RelayError {
 
 impl fmt::Debug for Relay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list()
-            .entries(self.plans.iter().map(Plan::name))
-            .finish()
+        f.debug_list().entries(self.plans.iter().map(Plan::name)).finish()
     }
 }
 
@@ -104,18 +103,13 @@ impl Relay {
     pub fn new(config: Config) -> Self {
         let Config { source, pipelines } = config;
         let plan = |pipeline| Plan::Configured(Box::new((source.clone(), pipeline)));
-        Self {
-            plans: pipelines.into_iter().map(plan).collect(),
-        }
+        Self { plans: pipelines.into_iter().map(plan).collect() }
     }
 
     /// A relay with pipelines that are connected already.
     pub fn of(pipelines: Vec<Pipeline>) -> Self {
         Self {
-            plans: pipelines
-                .into_iter()
-                .map(|pipeline| Plan::Connected(pipeline.into()))
-                .collect(),
+            plans: pipelines.into_iter().map(|pipeline| Plan::Connected(pipeline.into())).collect(),
         }
     }
 
@@ -127,10 +121,7 @@ impl Relay {
         let mut outcomes: Vec<Outcome> = Vec::new();
         for (index, plan) in self.plans.into_iter().enumerate() {
             // Whatever happens to the task, what stands here is true until it has ended.
-            outcomes.push(Outcome {
-                name: plan.name(),
-                result: Err(RelayError::Panicked),
-            });
+            outcomes.push(Outcome { name: plan.name(), result: Err(RelayError::Panicked) });
             let task = tasks.spawn(plan.run(shutdown.clone()));
             indexes.insert(task.id(), index);
         }
@@ -140,7 +131,10 @@ impl Relay {
                 Err(panic) => (panic.id(), Err(RelayError::Panicked)),
             };
             let outcome = &mut outcomes[indexes[&id]];
-            if let Err(error) = &result {
+            // The last one's failure is in the caller's hands at once: once is enough.
+            if let Err(error) = &result
+                && !tasks.is_empty()
+            {
                 error!(pipeline = outcome.name, %error, hint = error.hint(), "the pipeline failed");
             }
             outcome.result = result;
@@ -240,12 +234,7 @@ async fn patiently<T, E: Passing, F: Future<Output = Result<T, E>>>(
             Err(error) if error.passes() => {
                 let message = error.to_string();
                 if message != reason {
-                    warn!(
-                        pipeline,
-                        end,
-                        error = message,
-                        "waiting until it is available"
-                    );
+                    warn!(pipeline, end, error = message, "waiting until it is available");
                     reason = message;
                 }
                 let (initial, max) = CONNECT_PAUSES;
@@ -273,10 +262,7 @@ mod tests {
     use crate::sources::memory::MemoryOutbox;
 
     fn pipeline(name: &str, outbox: &MemoryOutbox, sink: impl Sink + 'static) -> Pipeline {
-        let options = Options {
-            drain: true,
-            ..Options::default()
-        };
+        let options = Options { drain: true, ..Options::default() };
         Pipeline::new(name, Box::new(outbox.connect()), Box::new(sink), options)
     }
 
@@ -363,10 +349,7 @@ mod tests {
         let tries = Arc::new(AtomicU32::new(0));
         let connect = || async {
             match tries.fetch_add(1, Relaxed) {
-                0..2 => Err(SourceError::new(
-                    SourceErrorKind::Unavailable,
-                    "another has it",
-                )),
+                0..2 => Err(SourceError::new(SourceErrorKind::Unavailable, "another has it")),
                 2 => Ok(()),
                 _ => Err(SourceError::new(SourceErrorKind::Unsafe, "damaged")),
             }
@@ -374,9 +357,6 @@ mod tests {
         patiently("p", "source", connect).await.unwrap();
         assert_eq!(tries.load(Relaxed), 3);
         let error = patiently("p", "source", connect).await.unwrap_err();
-        assert_eq!(
-            (error.kind, tries.load(Relaxed)),
-            (SourceErrorKind::Unsafe, 4)
-        );
+        assert_eq!((error.kind, tries.load(Relaxed)), (SourceErrorKind::Unsafe, 4));
     }
 }

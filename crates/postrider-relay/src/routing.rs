@@ -11,15 +11,8 @@ use postrider::Event;
 use crate::suggestion::nearest;
 
 /// The fields that a template can name, as they are written.
-const FIELDS: [&str; 7] = [
-    "id",
-    "aggregate_type",
-    "aggregate_id",
-    "event_type",
-    "event_version",
-    "topic",
-    "header.NAME",
-];
+const FIELDS: [&str; 7] =
+    ["id", "aggregate_type", "aggregate_id", "event_type", "event_version", "topic", "header.NAME"];
 const HEADER_PREFIX: &str = "header.";
 /// Room for a field whose length is not known before rendering.
 const FIELD_BYTES_GUESS: usize = 24;
@@ -49,12 +42,8 @@ impl Default for Route {
     fn default() -> Self {
         let text = Part::Text("outbox.event.".to_owned());
         Self {
-            topic: Template {
-                parts: vec![text, Part::Field(Field::AggregateType)],
-            },
-            key: Template {
-                parts: vec![Part::Field(Field::AggregateId)],
-            },
+            topic: Template { parts: vec![text, Part::Field(Field::AggregateType)] },
+            key: Template { parts: vec![Part::Field(Field::AggregateId)] },
             headers: Vec::new(),
         }
     }
@@ -112,9 +101,7 @@ impl Template {
             } else if rest.starts_with('}') {
                 return Err(TemplateError::Unopened { position: brace });
             } else {
-                let length = rest
-                    .find('}')
-                    .ok_or(TemplateError::Unclosed { position: brace })?;
+                let length = rest.find('}').ok_or(TemplateError::Unclosed { position: brace })?;
                 if !literal.is_empty() {
                     parts.push(Part::Text(std::mem::take(&mut literal)));
                 }
@@ -196,9 +183,7 @@ impl Field {
 
     /// The field as it stands in the event, for those that stand there as text.
     fn text_in<'a>(&self, event: &'a Event) -> Result<Option<&'a str>, MissingField> {
-        let missing = |field: &str| MissingField {
-            field: field.to_owned(),
-        };
+        let missing = |field: &str| MissingField { field: field.to_owned() };
         Ok(Some(match self {
             Self::AggregateId => event.aggregate_id(),
             Self::AggregateType => event.aggregate_type(),
@@ -293,19 +278,12 @@ mod tests {
             ("{event_version}", "3"),
             ("{header.tenant}", "acme"),
             ("plain", "plain"),
-            (
-                "a.{aggregate_type}-{aggregate_id}.{event_version}.z",
-                "a.Order-42.3.z",
-            ),
+            ("a.{aggregate_type}-{aggregate_id}.{event_version}.z", "a.Order-42.3.z"),
             ("{{{aggregate_id}}}", "{42}"),
             ("ü{{}}{event_type}", "ü{}OrderPaid"),
         ];
         for (text, expected) in cases {
-            assert_eq!(
-                Template::parse(text).unwrap().render(&event).unwrap(),
-                expected,
-                "{text}"
-            );
+            assert_eq!(Template::parse(text).unwrap().render(&event).unwrap(), expected, "{text}");
         }
     }
 
@@ -313,10 +291,7 @@ mod tests {
     fn a_missing_field_is_named_and_never_rendered_empty() {
         for field in ["header.region", "header.empty", "topic"] {
             for text in [format!("{{{field}}}"), format!("x.{{{field}}}")] {
-                let error = Template::parse(&text)
-                    .unwrap()
-                    .render(&event())
-                    .unwrap_err();
+                let error = Template::parse(&text).unwrap().render(&event()).unwrap_err();
                 assert_eq!(error.field, field);
             }
         }
@@ -330,10 +305,7 @@ mod tests {
                 "a{agregate_id}",
                 "unknown field `agregate_id` at byte 2, did you mean `aggregate_id`?",
             ),
-            (
-                "{zzz}",
-                "unknown field `zzz` at byte 1; the fields are id, aggregate_type",
-            ),
+            ("{zzz}", "unknown field `zzz` at byte 1; the fields are id, aggregate_type"),
             ("{}", "unknown field `` at byte 1"),
             ("{header.}", "header.NAME"),
             ("a{id", "the `{` at byte 1 is never closed; write `{{`"),
@@ -341,10 +313,7 @@ mod tests {
         ];
         for (text, expected) in cases {
             let message = Template::parse(text).unwrap_err().to_string();
-            assert!(
-                message.contains(expected),
-                "{message:?} should contain {expected:?}"
-            );
+            assert!(message.contains(expected), "{message:?} should contain {expected:?}");
         }
     }
 
@@ -352,15 +321,9 @@ mod tests {
     fn an_events_own_topic_comes_first() {
         let route = Route::default();
         assert_eq!(route.topic_of(&event()).unwrap(), "outbox.event.Order");
-        assert_eq!(
-            route.topic,
-            "outbox.event.{aggregate_type}".parse().unwrap()
-        );
+        assert_eq!(route.topic, "outbox.event.{aggregate_type}".parse().unwrap());
         assert_eq!(route.key, "{aggregate_id}".parse().unwrap());
-        let own = Event::builder("Order", "42", "OrderPaid")
-            .topic("vip")
-            .build()
-            .unwrap();
+        let own = Event::builder("Order", "42", "OrderPaid").topic("vip").build().unwrap();
         assert_eq!(route.topic_of(&own).unwrap(), "vip");
     }
 }

@@ -1,13 +1,16 @@
 //! Keeping secrets out of whatever people read: logs, errors and `Debug` output.
 //!
-//! A URL may hold a password in its user part and tokens in its query, so it is never printed
-//! as it is: [`mask_url`] hides both. A value that was taken from `${env:X}` or `${file:path}`
-//! is shown as that reference, whatever it holds.
+//! A URL may hold a password in its user part, tokens in its query and, if it is one of HTTP, a
+//! token in its path, so it is never printed as it is: [`mask_url`] hides them all. A value that
+//! was taken from `${env:X}` or `${file:path}` is shown as that reference, whatever it holds.
 
 use std::fmt;
 
 /// What stands in the place of a secret.
 pub const MASK: &str = "***";
+
+/// What ends the host in a URL of HTTP.
+const SLASHES: [char; 2] = ['/', '\\'];
 
 /// A secret from the configuration. It shows as `***` wherever it is printed.
 #[derive(Clone, PartialEq, Eq)]
@@ -39,7 +42,7 @@ pub struct SecretUrl {
 }
 
 impl SecretUrl {
-    /// A URL that prints with its user part and query masked.
+    /// A URL that prints as [`mask_url`] shows it.
     pub fn new(value: impl Into<String>) -> Self {
         let value = value.into();
         let shown = mask_url(&value);
@@ -48,10 +51,7 @@ impl SecretUrl {
 
     /// A URL made from `written`, in which references to secrets still stand: it prints as that.
     pub fn from_reference(value: impl Into<String>, written: &str) -> Self {
-        Self {
-            value: value.into(),
-            shown: mask_url(written),
-        }
+        Self { value: value.into(), shown: mask_url(written) }
     }
 
     /// The URL with its secrets: for connecting, not for printing.
@@ -72,7 +72,8 @@ impl fmt::Display for SecretUrl {
     }
 }
 
-/// The URL with its user part, query and fragment replaced by a mask.
+/// The URL with its user part, query and fragment replaced by a mask, and for `http` and `https`
+/// its path too.
 ///
 /// Also works for text that is not a valid URL: in doubt it hides more.
 pub fn mask_url(url: &str) -> String {
@@ -82,7 +83,14 @@ pub fn mask_url(url: &str) -> String {
     let mark = rest.next();
 
     let mut masked = String::with_capacity(url.len());
-    if let Some((scheme, remainder)) = address.split_once("://") {
+    let is_http = is_http(url);
+    if is_http {
+        // HTTP takes any number of slashes after the colon, in both directions.
+        let (scheme, remainder) = address.split_once(':').unwrap_or((address, ""));
+        masked.push_str(scheme);
+        masked.push_str("://");
+        address = remainder.trim_start_matches(SLASHES);
+    } else if let Some((scheme, remainder)) = address.split_once("://") {
         masked.push_str(scheme);
         masked.push_str("://");
         address = remainder;
@@ -91,12 +99,28 @@ pub fn mask_url(url: &str) -> String {
     if rest.as_str().contains('@') && !address.contains('@') {
         return masked + MASK;
     }
-    masked.push_str(&mask_user(address));
+    let address = mask_user(address);
+    masked.push_str(&if is_http { mask_path(address) } else { address });
     if let Some(mark) = mark {
         masked.push(mark);
         masked.push_str(MASK);
     }
     masked
+}
+
+fn is_http(url: &str) -> bool {
+    let scheme = url.split_once(':').map(|(scheme, _)| scheme.to_ascii_lowercase());
+    scheme.is_some_and(|scheme| matches!(scheme.as_str(), "http" | "https"))
+}
+
+/// Masks the path of `host/path`, unless it is empty.
+fn mask_path(mut address: String) -> String {
+    if let Some(path) = address.find(SLASHES)
+        && path + 1 < address.len()
+    {
+        address.replace_range(path + 1.., MASK);
+    }
+    address
 }
 
 /// Masks the user part of `user:password@host/path`.
@@ -107,9 +131,7 @@ fn mask_user(address: &str) -> String {
     }
     // No user part, unless the password holds an unescaped `/`: then what stands before it is
     // not a host with a port.
-    let port = address[..authority_end]
-        .rsplit_once(':')
-        .map(|(_, port)| port);
+    let port = address[..authority_end].rsplit_once(':').map(|(_, port)| port);
     let is_host = port.is_none_or(|port| port.bytes().all(|byte| byte.is_ascii_digit()));
     match address.rfind('@') {
         Some(at) if !is_host => format!("{MASK}{}", &address[at..]),
@@ -128,16 +150,16 @@ mod tests {
             ("file:///var/lib/out.jsonl", "file:///var/lib/out.jsonl"),
             ("sqlite://app.db", "sqlite://app.db"),
             ("sqlite://app.db?key=canary", "sqlite://app.db?***"),
-            ("http://localhost:8080/hook", "http://localhost:8080/hook"),
-            (
-                "http://localhost:8080/users/@me",
-                "http://localhost:8080/users/@me",
-            ),
-            (
-                "http://u:canary@host/hook?token=canary#canary",
-                "http://***@host/hook?***",
-            ),
-            ("http://host/hook#canary", "http://host/hook#***"),
+            ("http://localhost:8080", "http://localhost:8080"),
+            ("http://localhost:8080/", "http://localhost:8080/"),
+            ("http://localhost:8080/canary", "http://localhost:8080/***"),
+            ("https://host/hooks/canary/", "https://host/***"),
+            ("HTTP:host\\canary", "HTTP://host\\***"),
+            ("http://localhost:8080/users/@canary", "http://localhost:8080/***"),
+            ("http://u:canary@host/hook?token=canary#canary", "http://***@host/***?***"),
+            ("http://u:can/ary@host/canary", "http://***@host/***"),
+            ("http://host?canary", "http://host?***"),
+            ("http://host/hook#canary", "http://host/***#***"),
             ("postgres://u:can/ary@host/db", "postgres://***@host/db"),
             ("postgres://u:canary?x@host/db", "postgres://***"),
             ("postgres://u:canary#x@host/db?a=b", "postgres://***"),
@@ -153,10 +175,8 @@ mod tests {
     #[test]
     fn a_url_never_prints_its_secrets() {
         let url = SecretUrl::from_reference("http://canary/canary", "http://${env:HOST}/x");
-        assert_eq!(
-            format!("{url} {url:?}"),
-            "http://${env:HOST}/x \"http://${env:HOST}/x\""
-        );
+        let shown = "http://${env:HOST}/***";
+        assert_eq!(format!("{url} {url:?}"), format!("{shown} {shown:?}"));
         assert_eq!(url.expose(), "http://canary/canary");
     }
 

@@ -33,6 +33,11 @@ impl ShutdownHandle {
 }
 
 impl Shutdown {
+    /// Whether a stop was asked for.
+    pub fn is_requested(&self) -> bool {
+        *self.receiver.borrow() || self.receiver.has_changed().is_err()
+    }
+
     /// Ends when a stop is asked for. Cancel-safe.
     pub async fn requested(&mut self) {
         // An error means that the handle is gone, which asks for a stop as well.

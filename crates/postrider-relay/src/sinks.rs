@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use url::Url;
 
 use self::option_reader::OptionReader;
-use crate::suggestion::nearest;
 use crate::sink::{FailureKind, Sink, SinkError};
+use crate::suggestion::nearest;
 
 pub mod file;
 #[cfg(feature = "http")]
@@ -104,11 +104,7 @@ impl SinkSpec {
             _ => return Err(vec![unknown_scheme(&scheme)]),
         };
         problems.extend(reader.finish(&scheme));
-        if problems.is_empty() {
-            Ok(options)
-        } else {
-            Err(problems)
-        }
+        if problems.is_empty() { Ok(options) } else { Err(problems) }
     }
 }
 
@@ -144,9 +140,8 @@ fn unknown_scheme(scheme: &str) -> Problem {
     }
     if matches!(scheme, "http" | "https") {
         let message = format!("{scheme} is not part of this build");
-        return Problem::new("url", message).with_hint(format!(
-            "build with `--features {scheme}`; this build has {known}"
-        ));
+        return Problem::new("url", message)
+            .with_hint(format!("build with `--features {scheme}`; this build has {known}"));
     }
     // What is no scheme may be anything, even a secret: it is not shown.
     let is_word = !scheme.is_empty() && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric());
@@ -166,56 +161,36 @@ mod tests {
     use super::*;
 
     fn spec(url: &str, options: &str) -> SinkSpec {
-        SinkSpec {
-            url: url.to_owned(),
-            options: options.parse().unwrap(),
-        }
+        SinkSpec { url: url.to_owned(), options: options.parse().unwrap() }
     }
 
     fn problems(url: &str, options: &str) -> String {
         let problems = spec(url, options).problems();
-        problems
-            .iter()
-            .map(|problem| format!("{problem}\n"))
-            .collect()
+        problems.iter().map(|problem| format!("{problem}\n")).collect()
     }
 
     #[test]
     fn what_this_build_has_is_accepted() {
-        for url in [
-            "stdout:",
-            "stdout://",
-            "STDOUT:",
-            "file:///tmp/a%20b.jsonl",
-            "file:a/b.jsonl",
-        ] {
+        for url in ["stdout:", "stdout://", "STDOUT:", "file:///tmp/a%20b.jsonl", "file:a/b.jsonl"]
+        {
             assert_eq!(problems(url, ""), "", "{url}");
         }
         assert_eq!(
             file_path("file:///tmp/a%20b", "///tmp/a%20b").unwrap(),
             PathBuf::from("/tmp/a b")
         );
-        assert_eq!(
-            file_path("file:a%20b", "a%20b").unwrap(),
-            PathBuf::from("a%20b")
-        );
+        assert_eq!(file_path("file:a%20b", "a%20b").unwrap(), PathBuf::from("a%20b"));
     }
 
     #[test]
     fn what_it_has_not_says_what_there_is() {
         let cases = [
-            (
-                "kafka://host:9092",
-                "kafka sinks are not available yet; this build has file",
-            ),
+            ("kafka://host:9092", "kafka sinks are not available yet; this build has file"),
             ("rediss://u:canary@h", "rediss sinks are not available yet"),
             ("stdot:", "there is no sink `stdot`; did you mean stdout: ?"),
             ("memory:", "there is no sink `memory`; this build has file"),
             ("", "does not start with the name of a sink"),
-            (
-                "canary-canary-canary",
-                "does not start with the name of a sink",
-            ),
+            ("canary-canary-canary", "does not start with the name of a sink"),
             ("stdout:x", "has something after the scheme; write stdout:"),
             ("file://host/a", "is not the URL of a file"),
             ("file:///a?b=canary", "is not the URL of a file"),
@@ -224,10 +199,7 @@ mod tests {
         ];
         for (url, expected) in cases {
             let found = problems(url, "");
-            assert!(
-                found.contains(expected),
-                "{url}: {found:?} should contain {expected:?}"
-            );
+            assert!(found.contains(expected), "{url}: {found:?} should contain {expected:?}");
             assert!(!found.contains("canary"), "{found}");
         }
     }
@@ -235,10 +207,7 @@ mod tests {
     #[test]
     fn options_that_a_sink_does_not_have_are_named() {
         let found = problems("stdout:", "allow_private = true");
-        assert!(
-            found.contains("allow_private: unknown option of the stdout sink"),
-            "{found}"
-        );
+        assert!(found.contains("allow_private: unknown option of the stdout sink"), "{found}");
     }
 
     #[cfg(feature = "http")]
@@ -246,10 +215,7 @@ mod tests {
     fn all_mistakes_of_a_spec_come_at_once() {
         let found = problems("http://127.0.0.1/", "alow_private = true\nconcurrency = 0");
         assert!(found.contains("127.0.0.1 is a loopback address"), "{found}");
-        assert!(
-            found.contains("concurrency: must be more than zero"),
-            "{found}"
-        );
+        assert!(found.contains("concurrency: must be more than zero"), "{found}");
         assert!(found.contains("did you mean `allow_private`?"), "{found}");
         assert_eq!(problems("http://127.0.0.1/", "allow_private = true"), "");
     }
@@ -269,9 +235,6 @@ mod tests {
         let spec = spec("http://u:canary@h/?canary", "signing_secrets = \"canary\"");
         let shown = format!("{spec:?}");
         assert!(!shown.contains("canary"), "{shown}");
-        assert!(
-            shown.contains("http") && shown.contains("signing_secrets"),
-            "{shown}"
-        );
+        assert!(shown.contains("http") && shown.contains("signing_secrets"), "{shown}");
     }
 }

@@ -41,9 +41,7 @@ impl Progress {
 
     /// The one of this name.
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL
-            .into_iter()
-            .find(|progress| progress.as_str() == name)
+        Self::ALL.into_iter().find(|progress| progress.as_str() == name)
     }
 }
 
@@ -172,9 +170,7 @@ impl Backend {
             #[cfg(not(feature = "sqlite"))]
             "sqlite" => "SQLite",
             _ => {
-                return Err(UnusableUrl::Unknown {
-                    scheme: scheme.to_owned(),
-                });
+                return Err(UnusableUrl::Unknown { scheme: scheme.to_owned() });
             }
         };
         Err(UnusableUrl::NotAvailable { database })
@@ -197,9 +193,9 @@ impl Backend {
     async fn connect_admin(self, table: &TableName) -> Result<Box<dyn Admin>, SourceError> {
         match self {
             #[cfg(feature = "sqlite")]
-            Self::Sqlite(location) => Ok(Box::new(
-                sqlite::SqliteAdmin::connect(location, table.clone()).await?,
-            )),
+            Self::Sqlite(location) => {
+                Ok(Box::new(sqlite::SqliteAdmin::connect(location, table.clone()).await?))
+            }
         }
     }
 
@@ -226,9 +222,7 @@ fn sqlite_options(location: sqlite::Location, spec: &SourceSpec) -> sqlite::Sqli
 fn scheme(url: &str) -> Option<&str> {
     let (scheme, _) = url.split_once(':')?;
     let is_scheme = scheme.starts_with(|first: char| first.is_ascii_alphabetic())
-        && scheme
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte));
+        && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte));
     is_scheme.then_some(scheme)
 }
 
@@ -240,51 +234,26 @@ mod tests {
     fn a_url_without_a_source_is_refused_and_never_quoted() {
         let cases = [
             ("app.db", "the database URL has no scheme"),
-            (
-                "postgres://user:canary@host/db",
-                "PostgreSQL is not supported by this build",
-            ),
-            (
-                "mysql://user:canary@host/db",
-                "MySQL is not supported by this build",
-            ),
-            (
-                "dynamodb://canary",
-                "DynamoDB is not supported by this build",
-            ),
-            (
-                "pg://user:canary@host/db",
-                "no database is known by the scheme \"pg\"",
-            ),
+            ("postgres://user:canary@host/db", "PostgreSQL is not supported by this build"),
+            ("mysql://user:canary@host/db", "MySQL is not supported by this build"),
+            ("dynamodb://canary", "DynamoDB is not supported by this build"),
+            ("pg://user:canary@host/db", "no database is known by the scheme \"pg\""),
             ("/canary:x", "has no scheme"),
             ("sqlite:app.db?key=canary", "takes no parameters"),
         ];
         for (url, expected) in cases {
             let spec = SourceSpec::new(url);
             let problems = spec.problems().join("\n");
-            assert!(
-                problems.contains(expected),
-                "{problems:?} should contain {expected:?}"
-            );
-            assert!(
-                !format!("{problems}{spec:?}").contains("canary"),
-                "{problems} {spec:?}"
-            );
+            assert!(problems.contains(expected), "{problems:?} should contain {expected:?}");
+            assert!(!format!("{problems}{spec:?}").contains("canary"), "{problems} {spec:?}");
         }
     }
 
     #[tokio::test]
     async fn connecting_to_an_unusable_url_is_a_misconfiguration() {
-        let error = SourceSpec::new("mysql://canary@h/db")
-            .connect()
-            .await
-            .err()
-            .unwrap();
+        let error = SourceSpec::new("mysql://canary@h/db").connect().await.err().unwrap();
         assert_eq!(error.kind, SourceErrorKind::Misconfigured);
-        let error = connect_admin("mysql://h/db", &TableName::default())
-            .await
-            .err()
-            .unwrap();
+        let error = connect_admin("mysql://h/db", &TableName::default()).await.err().unwrap();
         assert_eq!(error.kind, SourceErrorKind::Misconfigured);
         assert!(migrate("x", &TableName::default()).await.is_err());
     }

@@ -5,12 +5,7 @@ pub(crate) fn nearest<'w>(word: &str, known: impl IntoIterator<Item = &'w str>) 
     let word = word.to_lowercase();
     known
         .into_iter()
-        .map(|candidate| {
-            (
-                strsim::damerau_levenshtein(&word, &candidate.to_lowercase()),
-                candidate,
-            )
-        })
+        .map(|candidate| (strsim::damerau_levenshtein(&word, &candidate.to_lowercase()), candidate))
         // One slip in a short word, up to three in a long one.
         .filter(|(distance, candidate)| *distance <= (candidate.len() / 3).clamp(1, 3))
         .min_by_key(|(distance, _)| *distance)

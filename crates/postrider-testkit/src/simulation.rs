@@ -233,7 +233,9 @@ impl World<'_> {
                 let ends = due.map_or(poll, |due| due.min(poll));
                 relay.reading = Some(Reading { ends, events, early: None });
             }
-            self.note(|| format!("read {:?}", batch.iter().map(|i| i.handle.0).collect::<Vec<_>>()));
+            self.note(|| {
+                format!("read {:?}", batch.iter().map(|i| i.handle.0).collect::<Vec<_>>())
+            });
             relay.engine.read(batch, now);
             return Worked::Something;
         }
@@ -433,7 +435,9 @@ impl World<'_> {
         for event in self.outbox.parked() {
             let good = self.outbox.row(event).nature == Nature::Good;
             if good && !self.sink.failed_in_outage.contains(&event) {
-                wrong.push(Wrong::Broken(format!("event {event} was parked for no fault of its own")));
+                wrong.push(Wrong::Broken(format!(
+                    "event {event} was parked for no fault of its own"
+                )));
             }
         }
         wrong

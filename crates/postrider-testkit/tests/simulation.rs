@@ -60,7 +60,8 @@ fn planted_bugs_are_found() {
 #[test]
 fn a_seed_always_gives_the_same_run() {
     for seed in 0..50 {
-        let (first, second) = (run(seed, Sabotage::No, Trace::Off), run(seed, Sabotage::No, Trace::Off));
+        let (first, second) =
+            (run(seed, Sabotage::No, Trace::Off), run(seed, Sabotage::No, Trace::Off));
         assert_eq!(format!("{first:?}"), format!("{second:?}"));
     }
 }

@@ -166,9 +166,7 @@ impl Event {
     pub(crate) fn set_default_header(&mut self, name: &str, value: &str) {
         let bytes = headers_bytes(&self.headers) + name.len() + value.len();
         if self.headers.len() < HEADERS_MAX && bytes <= HEADERS_BYTES_MAX {
-            self.headers
-                .entry(name.to_owned())
-                .or_insert_with(|| value.to_owned());
+            self.headers.entry(name.to_owned()).or_insert_with(|| value.to_owned());
         }
     }
 }
@@ -336,11 +334,7 @@ pub enum InvalidEvent {
 
 fn check(event: &Event) -> Result<(), InvalidEvent> {
     check_text("aggregate_type", &event.key.aggregate_type, NAME_BYTES_MAX)?;
-    check_text(
-        "aggregate_id",
-        &event.key.aggregate_id,
-        AGGREGATE_ID_BYTES_MAX,
-    )?;
+    check_text("aggregate_id", &event.key.aggregate_id, AGGREGATE_ID_BYTES_MAX)?;
     check_text("event_type", &event.event_type, NAME_BYTES_MAX)?;
     check_text("content_type", &event.content_type, NAME_BYTES_MAX)?;
     if let Some(topic) = &event.topic {
@@ -353,9 +347,7 @@ fn check(event: &Event) -> Result<(), InvalidEvent> {
     check_time("deliver_after", event.deliver_after)?;
     check_length("payload", event.payload.len(), PAYLOAD_BYTES_MAX)?;
     if event.headers.len() > HEADERS_MAX {
-        return Err(InvalidEvent::TooManyHeaders {
-            count: event.headers.len(),
-        });
+        return Err(InvalidEvent::TooManyHeaders { count: event.headers.len() });
     }
     check_length("headers", headers_bytes(&event.headers), HEADERS_BYTES_MAX)?;
     for (name, value) in &event.headers {
@@ -375,21 +367,14 @@ fn check_text(field: &'static str, text: &str, bytes_max: usize) -> Result<(), I
 
 fn check_length(field: &'static str, bytes: usize, bytes_max: usize) -> Result<(), InvalidEvent> {
     if bytes > bytes_max {
-        return Err(InvalidEvent::TooLong {
-            field,
-            bytes,
-            bytes_max,
-        });
+        return Err(InvalidEvent::TooLong { field, bytes, bytes_max });
     }
     Ok(())
 }
 
 fn check_characters(field: &'static str, text: &str) -> Result<(), InvalidEvent> {
     match text.chars().find(|c| c.is_control()) {
-        Some(c) => Err(InvalidEvent::ControlCharacter {
-            field,
-            code: c.into(),
-        }),
+        Some(c) => Err(InvalidEvent::ControlCharacter { field, code: c.into() }),
         None => Ok(()),
     }
 }
@@ -404,10 +389,7 @@ fn check_time(field: &'static str, time: Option<SystemTime>) -> Result<(), Inval
 }
 
 fn headers_bytes(headers: &BTreeMap<String, String>) -> usize {
-    headers
-        .iter()
-        .map(|(name, value)| name.len() + value.len())
-        .sum()
+    headers.iter().map(|(name, value)| name.len() + value.len()).sum()
 }
 
 #[cfg(test)]
@@ -420,10 +402,7 @@ mod tests {
 
     #[test]
     fn an_event_has_defaults() {
-        let event = order()
-            .json(&serde_json::json!({"amount": 5}))
-            .build()
-            .unwrap();
+        let event = order().json(&serde_json::json!({"amount": 5})).build().unwrap();
         assert_eq!(event.id().get_version_num(), 7);
         assert_eq!(event.event_version(), 1);
         assert_eq!(event.content_type(), CONTENT_TYPE_JSON);
@@ -437,56 +416,26 @@ mod tests {
         let far = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1 << 40);
         let cases = [
             (Event::builder("", "42", "T"), "aggregate_type is empty"),
-            (
-                Event::builder("Order", long, "T"),
-                "aggregate_id has 1025 bytes, the limit is 1024",
-            ),
-            (
-                Event::builder("Order", "4\u{0}2", "T"),
-                "control character U+0000",
-            ),
-            (
-                Event::builder("Order", "42", "T\n"),
-                "control character U+000A",
-            ),
+            (Event::builder("Order", long, "T"), "aggregate_id has 1025 bytes, the limit is 1024"),
+            (Event::builder("Order", "4\u{0}2", "T"), "control character U+0000"),
+            (Event::builder("Order", "42", "T\n"), "control character U+000A"),
             (order().topic(""), "topic is empty"),
             (order().version(0), "event_version is 0"),
-            (
-                order().occurred_at(far),
-                "occurred_at is outside of the years",
-            ),
-            (
-                order().deliver_after(far),
-                "deliver_after is outside of the years",
-            ),
-            (
-                order().header("a", "b\r\nc"),
-                "a header value contains the control character U+000D",
-            ),
+            (order().occurred_at(far), "occurred_at is outside of the years"),
+            (order().deliver_after(far), "deliver_after is outside of the years"),
+            (order().header("a", "b\r\nc"), "a header value contains the control character U+000D"),
             (order().header("", "b"), "a header name is empty"),
-            (
-                order().header("a", "b".repeat(HEADERS_BYTES_MAX)),
-                "headers has 16385 bytes",
-            ),
+            (order().header("a", "b".repeat(HEADERS_BYTES_MAX)), "headers has 16385 bytes"),
             (
                 order().headers((0..=HEADERS_MAX).map(|n| (n.to_string(), String::new()))),
                 "65 headers",
             ),
-            (
-                order().payload(vec![0; PAYLOAD_BYTES_MAX + 1], "a/b"),
-                "payload has 1048577 bytes",
-            ),
-            (
-                order().json(&std::collections::HashMap::from([((1, 2), 3)])),
-                "serialized as JSON",
-            ),
+            (order().payload(vec![0; PAYLOAD_BYTES_MAX + 1], "a/b"), "payload has 1048577 bytes"),
+            (order().json(&std::collections::HashMap::from([((1, 2), 3)])), "serialized as JSON"),
         ];
         for (builder, expected) in cases {
             let message = builder.build().unwrap_err().to_string();
-            assert!(
-                message.contains(expected),
-                "{message:?} should contain {expected:?}"
-            );
+            assert!(message.contains(expected), "{message:?} should contain {expected:?}");
         }
     }
 

@@ -66,10 +66,7 @@ mod tests {
 
     #[test]
     fn events_keep_their_order() {
-        let events = events![event("A"), &event("B")]
-            .and(&event("C"))
-            .into_result()
-            .unwrap();
+        let events = events![event("A"), &event("B")].and(&event("C")).into_result().unwrap();
         let types: Vec<&str> = events.iter().map(Event::event_type).collect();
         assert_eq!(types, ["A", "B", "C"]);
         assert_eq!(Events::of(&events).into_result().unwrap(), events);

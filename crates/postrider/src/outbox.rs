@@ -57,9 +57,7 @@ impl Outbox {
 
     /// The outbox in a table of another name.
     pub fn in_table(name: impl Into<String>) -> Result<Self, InvalidTableName> {
-        Ok(Self {
-            table: TableName::new(name)?,
-        })
+        Ok(Self { table: TableName::new(name)? })
     }
 
     /// The table's name.
@@ -92,9 +90,7 @@ impl Outbox {
         tx: &'t mut Tx,
         events: impl IntoIterator<Item = E>,
     ) -> Tx::Written<'t, Vec<Uuid>> {
-        self.write(tx, Events::of(events), |events| {
-            events.iter().map(Event::id).collect()
-        })
+        self.write(tx, Events::of(events), |events| events.iter().map(Event::id).collect())
     }
 
     /// Writes the events and gives back what `answer` makes of them.

@@ -37,10 +37,7 @@ impl TableName {
             "contains a control character; remove it"
         } else if name.contains('.') {
             "contains a dot; name the table without its schema"
-        } else if reserved
-            .iter()
-            .any(|taken| name.eq_ignore_ascii_case(taken))
-        {
+        } else if reserved.iter().any(|taken| name.eq_ignore_ascii_case(taken)) {
             "is taken by another table of postrider; choose another"
         } else {
             return Ok(Self(name));
@@ -111,9 +108,7 @@ impl Migration {
         let mut sql = String::with_capacity(self.sql.len());
         let mut rest = self.sql;
         while let Some((before, after)) = rest.split_once(OPENING) {
-            let (suffix, after) = after
-                .split_once('}')
-                .expect("a migration closes its braces");
+            let (suffix, after) = after.split_once('}').expect("a migration closes its braces");
             sql.push_str(before);
             sql.push_str(&outbox.with_suffix(suffix).quoted());
             rest = after;
@@ -168,10 +163,7 @@ mod tests {
         let odd = TableName::new("my \"out\"box; DROP").unwrap();
         assert_eq!(odd.quoted(), "\"my \"\"out\"\"box; DROP\"");
         assert_eq!(odd.failures().as_str(), "my \"out\"box; DROP_failures");
-        assert_eq!(
-            TableName::default().checkpoints().to_string(),
-            "outbox_checkpoints"
-        );
+        assert_eq!(TableName::default().checkpoints().to_string(), "outbox_checkpoints");
     }
 
     #[test]
@@ -186,20 +178,13 @@ mod tests {
         ];
         for (name, expected) in cases {
             let message = TableName::new(name).unwrap_err().to_string();
-            assert!(
-                message.contains(expected),
-                "{message:?} should contain {expected:?}"
-            );
+            assert!(message.contains(expected), "{message:?} should contain {expected:?}");
         }
     }
 
     #[test]
     fn placeholders_take_the_suffix_into_the_quotes() {
-        let migration = Migration {
-            version: 1,
-            name: "x",
-            sql: "A {outbox} B {outbox_x} '{}'",
-        };
+        let migration = Migration { version: 1, name: "x", sql: "A {outbox} B {outbox_x} '{}'" };
         let table = TableName::new("a\"b").unwrap();
         assert_eq!(migration.sql(&table), "A \"a\"\"b\" B \"a\"\"b_x\" '{}'");
     }

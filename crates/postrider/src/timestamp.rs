@@ -22,11 +22,7 @@ pub struct InvalidTimestamp {
 /// Writes a time with six fractional digits; finer ones are cut off. A time that is not
 /// [`representable`] becomes the nearest one that is.
 pub fn to_text(time: SystemTime) -> String {
-    let nearest = if time < SystemTime::UNIX_EPOCH {
-        MIN
-    } else {
-        Timestamp::MAX
-    };
+    let nearest = if time < SystemTime::UNIX_EPOCH { MIN } else { Timestamp::MAX };
     format!("{:.6}", from_system_time(time).unwrap_or(nearest))
 }
 
@@ -34,10 +30,7 @@ pub fn to_text(time: SystemTime) -> String {
 pub fn from_text(text: &str) -> Result<SystemTime, InvalidTimestamp> {
     match text.parse::<Timestamp>() {
         Ok(timestamp) => Ok(timestamp.into()),
-        Err(source) => Err(InvalidTimestamp {
-            text: text.chars().take(64).collect(),
-            source,
-        }),
+        Err(source) => Err(InvalidTimestamp { text: text.chars().take(64).collect(), source }),
     }
 }
 
@@ -47,9 +40,7 @@ pub fn representable(time: SystemTime) -> bool {
 }
 
 fn from_system_time(time: SystemTime) -> Option<Timestamp> {
-    Timestamp::try_from(time)
-        .ok()
-        .filter(|timestamp| *timestamp >= MIN)
+    Timestamp::try_from(time).ok().filter(|timestamp| *timestamp >= MIN)
 }
 
 #[cfg(test)]
@@ -66,19 +57,13 @@ mod tests {
         let later = whole + Duration::from_nanos(1_999);
         assert_eq!(to_text(whole), "2001-09-09T01:46:40.000000Z");
         assert_eq!(to_text(later), "2001-09-09T01:46:40.000001Z");
-        assert_eq!(
-            to_text(SystemTime::UNIX_EPOCH - DAY),
-            "1969-12-31T00:00:00.000000Z"
-        );
+        assert_eq!(to_text(SystemTime::UNIX_EPOCH - DAY), "1969-12-31T00:00:00.000000Z");
     }
 
     #[test]
     fn any_rfc_3339_is_read_without_loss() {
         let expected = SystemTime::UNIX_EPOCH + Duration::new(1_000_000_000, 123_456_789);
-        for text in [
-            "2001-09-09T01:46:40.123456789Z",
-            "2001-09-09T03:46:40.123456789+02:00",
-        ] {
+        for text in ["2001-09-09T01:46:40.123456789Z", "2001-09-09T03:46:40.123456789+02:00"] {
             assert_eq!(from_text(text).unwrap(), expected, "{text}");
         }
         let whole = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
@@ -88,13 +73,7 @@ mod tests {
 
     #[test]
     fn what_is_no_time_is_refused() {
-        for text in [
-            "",
-            "yesterday",
-            "2001-09-09",
-            "2001-09-09T01:46:40",
-            "2001-13-09T01:46:40Z",
-        ] {
+        for text in ["", "yesterday", "2001-09-09", "2001-09-09T01:46:40", "2001-13-09T01:46:40Z"] {
             let message = from_text(text).unwrap_err().to_string();
             assert!(message.contains("is not an RFC 3339 time"), "{message}");
         }

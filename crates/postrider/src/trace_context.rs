@@ -18,12 +18,8 @@ pub(crate) fn captured(mut events: Vec<Event>) -> Vec<Event> {
     if !span.is_valid() {
         return events;
     }
-    let traceparent = format!(
-        "00-{}-{}-{:02x}",
-        span.trace_id(),
-        span.span_id(),
-        span.trace_flags().to_u8()
-    );
+    let traceparent =
+        format!("00-{}-{}-{:02x}", span.trace_id(), span.span_id(), span.trace_flags().to_u8());
     let tracestate = span.trace_state().header();
     for event in &mut events {
         if event.headers().contains_key(TRACEPARENT) {

@@ -50,12 +50,7 @@ fn the_name_and_version_have_defaults() {
 
 #[test]
 fn every_option_is_used() {
-    let event = OrderPaid {
-        order_id: "42",
-        cents: 5,
-    }
-    .to_event()
-    .unwrap();
+    let event = OrderPaid { order_id: "42", cents: 5 }.to_event().unwrap();
     assert_eq!(event.event_type(), "order.paid");
     assert_eq!(event.event_version(), 2);
     assert_eq!(event.topic(), Some("payments"));
@@ -66,12 +61,7 @@ fn every_option_is_used() {
 fn generic_and_tuple_structs_are_events_too() {
     let changed = Changed { id: 'x', to: 7_u8 }.to_event().unwrap();
     assert_eq!(changed.key().to_string(), "Thing/x");
-    let envelope = Envelope {
-        id: "e".to_owned(),
-        body: [1, 2],
-    }
-    .to_event()
-    .unwrap();
+    let envelope = Envelope { id: "e".to_owned(), body: [1, 2] }.to_event().unwrap();
     assert_eq!(&envelope.payload()[..], br#"{"id":"e","body":[1,2]}"#);
     let pair = Pair(1, "second".to_owned()).to_event().unwrap();
     assert_eq!(pair.aggregate_id(), "second");
@@ -79,16 +69,6 @@ fn generic_and_tuple_structs_are_events_too() {
 
 #[test]
 fn a_value_over_its_limit_is_invalid() {
-    let error = OrderPaid {
-        order_id: "",
-        cents: 5,
-    }
-    .to_event()
-    .unwrap_err();
-    assert_eq!(
-        error,
-        InvalidEvent::Empty {
-            field: "aggregate_id"
-        }
-    );
+    let error = OrderPaid { order_id: "", cents: 5 }.to_event().unwrap_err();
+    assert_eq!(error, InvalidEvent::Empty { field: "aggregate_id" });
 }

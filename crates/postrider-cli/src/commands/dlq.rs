@@ -38,11 +38,7 @@ pub(crate) struct FilterArgs {
 impl FilterArgs {
     /// The selection, with these ids.
     pub(crate) fn selection(&self, event_ids: Vec<String>) -> Selection {
-        Selection {
-            pipeline: self.pipeline.clone(),
-            event_ids,
-            key: self.key.clone(),
-        }
+        Selection { pipeline: self.pipeline.clone(), event_ids, key: self.key.clone() }
     }
 }
 
@@ -58,10 +54,9 @@ pub(crate) async fn run(command: DlqCommand, output: Output) -> Result<(), CliEr
 
 fn parse_key(text: &str) -> Result<Key, String> {
     match text.split_once('/') {
-        Some((aggregate_type, aggregate_id)) if !aggregate_type.is_empty() => Ok(Key {
-            aggregate_type: aggregate_type.into(),
-            aggregate_id: aggregate_id.into(),
-        }),
+        Some((aggregate_type, aggregate_id)) if !aggregate_type.is_empty() => {
+            Ok(Key { aggregate_type: aggregate_type.into(), aggregate_id: aggregate_id.into() })
+        }
         _ => Err("write the aggregate's type and id, as in Order/42".into()),
     }
 }

@@ -36,21 +36,17 @@ pub(crate) fn run(args: &InitArgs, output: Output) -> Result<(), CliError> {
     if !args.force {
         options.create_new(true);
     }
-    let written = options
-        .open(&args.path)
-        .and_then(|mut file| file.write_all(TEMPLATE.as_bytes()));
+    let written = options.open(&args.path).and_then(|mut file| file.write_all(TEMPLATE.as_bytes()));
     written.map_err(|error| match error.kind() {
         ErrorKind::AlreadyExists => CliError::new(Code::Failure, format!("{path} already exists"))
             .with_fix("choose another --path, or replace it with --force"),
         _ => CliError::file(format!("cannot write {path}"), &error),
     })?;
     if output.is_json() {
-        return output.object(&Written {
-            path: path.to_string(),
-        });
+        return output.object(&Written { path: path.to_string() });
     }
     output.talk(&format!(
-        "wrote {path}\nnext: set url in [source], then\n  postrider migrate --from <the same url>\n  postrider relay --config {path}"
+        "wrote {path}\nnext: set url in [source], then\n  postrider migrate --config {path}\n  postrider relay --config {path}"
     ));
     Ok(())
 }

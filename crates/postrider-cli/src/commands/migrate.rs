@@ -3,19 +3,16 @@
 use clap::Args;
 use serde::Serialize;
 
+use crate::cli::OutboxArgs;
 use crate::error::CliError;
-use crate::outbox::{self, Outbox};
+use crate::outbox::Outbox;
 use crate::output::Output;
 
 /// The arguments of `postrider migrate`.
 #[derive(Args, Debug)]
 pub(crate) struct MigrateArgs {
-    /// The database, such as sqlite:///var/lib/app/app.db
-    #[arg(long, value_name = "URL")]
-    from: String,
-    /// The outbox table [default: outbox]
-    #[arg(long, value_name = "NAME")]
-    table: Option<String>,
+    #[command(flatten)]
+    outbox: OutboxArgs,
     /// Print the SQL for an empty database, and change nothing
     #[arg(long)]
     print: bool,
@@ -41,7 +38,7 @@ struct MigrationObject<'m> {
 
 /// Migrates.
 pub(crate) async fn run(args: &MigrateArgs, output: Output) -> Result<(), CliError> {
-    let outbox = Outbox::at(&args.from, args.table.as_deref())?;
+    let outbox = Outbox::find(&args.outbox)?;
     let table = outbox.source.table.as_str();
     if args.print {
         let sql = outbox.migration_sql();
@@ -52,26 +49,17 @@ pub(crate) async fn run(args: &MigrateArgs, output: Output) -> Result<(), CliErr
     }
     let applied = outbox.migrate().await?;
     if output.is_json() {
-        let applied = applied.iter().map(|migration| MigrationObject {
-            version: migration.version,
-            name: migration.name,
-        });
-        return output.object(&MigratedObject {
-            table,
-            applied: applied.collect(),
-        });
+        let applied = applied
+            .iter()
+            .map(|migration| MigrationObject { version: migration.version, name: migration.name });
+        return output.object(&MigratedObject { table, applied: applied.collect() });
     }
     for migration in &applied {
         output.talk(&format!("applied {} {}", migration.version, migration.name));
     }
-    let flags = outbox::from_flags(&outbox.source);
-    let state = if applied.is_empty() {
-        "is up to date already"
-    } else {
-        "is ready"
-    };
-    output.talk(&format!(
-        "{table} {state}\nnext: postrider relay {flags} --to stdout:"
-    ));
+    let state = if applied.is_empty() { "is up to date already" } else { "is ready" };
+    let flags = &outbox.flags;
+    let to = if args.outbox.config.is_some() { "" } else { " --to stdout:" };
+    output.talk(&format!("{table} {state}\nnext: postrider relay {flags}{to}"));
     Ok(())
 }

@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use postrider_relay::config::{Config, Environment, Flags};
+use postrider_relay::config::{Config, Flags};
 use postrider_relay::relay::{Outcome, Relay};
 use serde::Serialize;
 
 use crate::error::{CliError, Code};
-use crate::outbox;
+use crate::outbox::{self, Outbox};
 use crate::output::Output;
 use crate::signals::stop_on_signal;
 
@@ -18,21 +18,12 @@ pub(crate) struct RelayArgs {
     /// The configuration file
     #[arg(long, value_name = "FILE", conflicts_with_all = ["from", "to", "mode", "progress", "table", "topic", "format", "allow_private"])]
     config: Option<PathBuf>,
-    /// The database with the outbox, such as sqlite:///var/lib/app/app.db
-    #[arg(
-        long,
-        value_name = "URL",
-        required_unless_present = "config",
-        requires = "to"
-    )]
+    /// The database with the outbox, such as sqlite:///var/lib/app/app.db [env:
+    /// POSTRIDER_SOURCE__URL]
+    #[arg(long, value_name = "URL", requires = "to")]
     from: Option<String>,
     /// Where events go, such as stdout:, file:///path or http://host/path
-    #[arg(
-        long,
-        value_name = "URL",
-        required_unless_present = "config",
-        requires = "from"
-    )]
+    #[arg(long, value_name = "URL", required_unless_present = "config")]
     to: Option<String>,
     /// How events are read: poll or cdc [default: poll]
     #[arg(long)]
@@ -82,21 +73,37 @@ pub(crate) async fn run(args: &RelayArgs, output: Output) -> Result<(), CliError
         Some(path) => outbox::config_flag(path),
         None => outbox::from_flags(&config.source),
     };
+    let outbox = Outbox { source: config.source.clone(), flags };
     // What a sink writes to stdout must not be mixed with anything else.
-    let stdout_is_free = !config
-        .pipelines
-        .iter()
-        .any(|pipeline| pipeline.writes_to_stdout());
+    let stdout_is_free = !config.pipelines.iter().any(|pipeline| pipeline.writes_to_stdout());
     let shutdown = stop_on_signal()?;
-    let outcomes = Relay::new(config).run(shutdown).await;
+    let outcomes = Relay::new(config).run(shutdown.clone()).await;
 
     if output.is_json() && stdout_is_free {
         output.object(&to_object(&outcomes))?;
     }
     if args.drain && outcomes.iter().any(|outcome| outcome.result.is_ok()) {
-        tell_drained(&outcomes, &flags, output);
+        tell_drained(&outcomes, &outbox.flags, output);
     }
-    to_result(outcomes)
+    let names: Vec<String> = outcomes.iter().map(|outcome| outcome.name.clone()).collect();
+    to_result(outcomes)?;
+    if args.drain && shutdown.is_requested() && !is_drained(&outbox, &names).await {
+        let error = CliError::new(Code::Partial, "stopped before everything was delivered");
+        return Err(error.with_fix("run it again: what is left waits in the outbox"));
+    }
+    Ok(())
+}
+
+/// Whether nothing is left for these pipelines; not, if nobody can tell.
+async fn is_drained(outbox: &Outbox, names: &[String]) -> bool {
+    let Ok(admin) = outbox.admin().await else { return false };
+    let Ok(status) = admin.status().await else { return false };
+    names.iter().all(|name| {
+        // Without progress it stands for any pipeline that never ran.
+        let mut pipelines = status.pipelines.iter();
+        let pipeline = pipelines.find(|it| it.name == *name || it.progress.is_none());
+        pipeline.is_some_and(|it| it.unpublished == 0 && it.deferred == 0)
+    })
 }
 
 fn read_config(args: &RelayArgs) -> Result<Config, CliError> {
@@ -113,7 +120,7 @@ fn read_config(args: &RelayArgs) -> Result<Config, CliError> {
         format: args.format.clone(),
         allow_private: args.allow_private,
     };
-    Config::from_flags(&flags, &Environment::of_process()).map_err(CliError::problems)
+    Config::from_flags(&flags, &outbox::environment(&flags)?).map_err(CliError::problems)
 }
 
 fn to_object(outcomes: &[Outcome]) -> ReportObject<'_> {
@@ -128,17 +135,11 @@ fn to_object(outcomes: &[Outcome]) -> ReportObject<'_> {
             error: outcome.result.as_ref().err().map(ToString::to_string),
         }
     });
-    ReportObject {
-        pipelines: pipelines.collect(),
-    }
+    ReportObject { pipelines: pipelines.collect() }
 }
 
 fn tell_drained(outcomes: &[Outcome], flags: &str, output: Output) {
-    let totals = || {
-        outcomes
-            .iter()
-            .filter_map(|outcome| outcome.result.as_ref().ok())
-    };
+    let totals = || outcomes.iter().filter_map(|outcome| outcome.result.as_ref().ok());
     let delivered: u64 = totals().map(|totals| totals.delivered).sum();
     let parked: u64 = totals().map(|totals| totals.parked).sum();
     output.talk(&format!(
@@ -146,14 +147,8 @@ fn tell_drained(outcomes: &[Outcome], flags: &str, output: Output) {
         if delivered == 1 { "event" } else { "events" }
     ));
     if parked > 0 {
-        let events = if parked == 1 {
-            "event was"
-        } else {
-            "events were"
-        };
-        output.talk(&format!(
-            "{parked} {events} parked; see: postrider dlq list {flags}"
-        ));
+        let events = if parked == 1 { "event was" } else { "events were" };
+        output.talk(&format!("{parked} {events} parked; see: postrider dlq list {flags}"));
     }
 }
 
@@ -164,28 +159,22 @@ fn to_result(outcomes: Vec<Outcome>) -> Result<(), CliError> {
         .into_iter()
         .filter_map(|outcome| Some((outcome.name, CliError::from(outcome.result.err()?))))
         .collect();
-    if failed.len() == count
-        && failed
-            .windows(2)
-            .all(|pair| pair[0].1.code == pair[1].1.code)
-    {
-        return match failed.pop() {
-            Some((_, error)) => Err(error),
-            None => Ok(()),
-        };
-    }
-    if failed.is_empty() {
-        return Ok(());
-    }
-    let code = if failed.len() == count {
-        Code::Failure
-    } else {
+    let Some((_, last)) = failed.last() else { return Ok(()) };
+    let code = if failed.len() < count {
         Code::Partial
+    } else if failed.iter().all(|(_, error)| error.code == last.code) {
+        last.code
+    } else {
+        Code::Failure
     };
-    let mut error = CliError::new(
-        code,
-        format!("{} of {count} pipelines failed", failed.len()),
-    );
+    let is_the_same = failed.iter().all(|(_, error)| error.what == last.what);
+    if failed.len() == count
+        && is_the_same
+        && let Some((_, last)) = failed.pop()
+    {
+        return Err(last);
+    }
+    let mut error = CliError::new(code, format!("{} of {count} pipelines failed", failed.len()));
     for (name, cause) in failed {
         let fix = cause.fix.map(|fix| format!("; {fix}")).unwrap_or_default();
         error.why.push(format!("{name}: {}{fix}", cause.what));

@@ -49,17 +49,9 @@ pub(crate) async fn run(args: &StatusArgs, output: Output) -> Result<(), CliErro
         return output.object(&to_object(&status));
     }
     output.data(&to_text(&status))?;
-    let parked: u64 = status
-        .pipelines
-        .iter()
-        .map(|pipeline| pipeline.parked)
-        .sum();
+    let parked: u64 = status.pipelines.iter().map(|pipeline| pipeline.parked).sum();
     if parked > 0 {
-        let (events, them) = if parked == 1 {
-            ("event is", "it")
-        } else {
-            ("events are", "them")
-        };
+        let (events, them) = if parked == 1 { ("event is", "it") } else { ("events are", "them") };
         output.talk(&format!(
             "{parked} {events} parked; look at {them}: postrider dlq list {}",
             outbox.flags
@@ -110,33 +102,20 @@ fn to_text(status: &OutboxStatus) -> String {
     ];
     let mut rows = vec![heading.map(str::to_owned).to_vec()];
     rows.extend(status.pipelines.iter().map(|pipeline| {
-        let capped = if pipeline.unpublished >= COUNT_MAX {
-            "+"
-        } else {
-            ""
-        };
+        let capped = if pipeline.unpublished >= COUNT_MAX { "+" } else { "" };
         vec![
             plain(&pipeline.name),
             pipeline.progress.clone().unwrap_or_else(|| "-".into()),
             format!("{}{capped}", pipeline.unpublished),
-            pipeline
-                .oldest_unpublished_age
-                .map_or_else(|| "-".into(), age),
+            pipeline.oldest_unpublished_age.map_or_else(|| "-".into(), age),
             pipeline.parked.to_string(),
             pipeline.queued.to_string(),
             pipeline.deferred.to_string(),
             pipeline.blocked_keys.to_string(),
-            pipeline
-                .last_settled_at
-                .map_or_else(|| "never".into(), rfc3339),
+            pipeline.last_settled_at.map_or_else(|| "never".into(), rfc3339),
         ]
     }));
-    format!(
-        "{} outbox {}\n\n{}",
-        status.database,
-        plain(&status.table),
-        table(&rows)
-    )
+    format!("{} outbox {}\n\n{}", status.database, plain(&status.table), table(&rows))
 }
 
 #[cfg(test)]
@@ -168,11 +147,7 @@ mod tests {
             blocked_keys: 0,
             last_settled_at: None,
         };
-        OutboxStatus {
-            database: "sqlite",
-            table: "outbox".into(),
-            pipelines: vec![orders, audit],
-        }
+        OutboxStatus { database: "sqlite", table: "outbox".into(), pipelines: vec![orders, audit] }
     }
 
     #[test]

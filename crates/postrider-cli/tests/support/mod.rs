@@ -103,7 +103,7 @@ pub(crate) struct Ran {
 }
 
 impl Ran {
-    fn new(args: &[&str], output: Output) -> Self {
+    pub(crate) fn new(args: &[&str], output: Output) -> Self {
         Self {
             args: args.join(" "),
             code: output.status.code().unwrap_or(-1),

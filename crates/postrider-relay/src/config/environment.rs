@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 
 use super::problem::{Origin, Report};
-use crate::suggestion::nearest;
 use super::tree::{Node, Table, Value};
+use crate::suggestion::nearest;
 
 const PREFIX: &str = "POSTRIDER_";
 
@@ -59,12 +59,8 @@ impl Environment {
 
 impl<N: Into<String>, V: Into<String>> FromIterator<(N, V)> for Environment {
     fn from_iter<I: IntoIterator<Item = (N, V)>>(variables: I) -> Self {
-        let variables = variables
-            .into_iter()
-            .map(|(name, value)| (name.into(), value.into()));
-        Self {
-            variables: variables.collect(),
-        }
+        let variables = variables.into_iter().map(|(name, value)| (name.into(), value.into()));
+        Self { variables: variables.collect() }
     }
 }
 
@@ -77,11 +73,7 @@ impl std::fmt::Debug for Environment {
 
 /// Puts overriding variables into the tree and reports those that name nothing.
 pub(super) fn override_values(env: &Environment, root: &mut Table, report: &Report) {
-    for (name, value) in env
-        .variables
-        .iter()
-        .filter(|(name, _)| is_meant_for_us(name))
-    {
+    for (name, value) in env.variables.iter().filter(|(name, _)| is_meant_for_us(name)) {
         let origin = Origin::Environment(name.clone());
         let rest = &name[PREFIX.len()..];
         let found = if let Some(key) = rest.strip_prefix("SOURCE__") {
@@ -107,12 +99,7 @@ pub(super) fn override_source(env: &Environment, root: &mut Table) {
     for key in SOURCE_KEYS {
         let name = format!("{PREFIX}SOURCE__{key}");
         if let Some(value) = env.get(&name) {
-            set(
-                root,
-                &format!("SOURCE__{key}"),
-                value,
-                &Origin::Environment(name.clone()),
-            );
+            set(root, &format!("SOURCE__{key}"), value, &Origin::Environment(name.clone()));
         }
     }
 }
@@ -138,13 +125,9 @@ fn override_pipelines(
         let Some(variable_name) = variable_name(pipeline) else {
             continue;
         };
-        let key = path
-            .strip_prefix(&variable_name)
-            .and_then(|rest| rest.strip_prefix("__"));
+        let key = path.strip_prefix(&variable_name).and_then(|rest| rest.strip_prefix("__"));
         let Some(key) = key else { continue };
-        let is_sink_option = key
-            .strip_prefix("SINK__")
-            .is_some_and(|option| !option.is_empty());
+        let is_sink_option = key.strip_prefix("SINK__").is_some_and(|option| !option.is_empty());
         if is_sink_option && !PIPELINE_KEYS.contains(&key) {
             // Only the sink knows which of its options are secret.
             report.add_secret(value);
@@ -176,9 +159,7 @@ fn set(table: &mut Table, path: &str, value: &str, origin: &Origin) -> bool {
 }
 
 fn known_names(root: &mut Table) -> Vec<String> {
-    let source = SOURCE_KEYS
-        .iter()
-        .map(|key| format!("{PREFIX}SOURCE__{key}"));
+    let source = SOURCE_KEYS.iter().map(|key| format!("{PREFIX}SOURCE__{key}"));
     let mut names: Vec<String> = source.collect();
     for pipeline in pipelines_mut(root) {
         if let Some(name) = variable_name(pipeline) {
@@ -190,10 +171,7 @@ fn known_names(root: &mut Table) -> Vec<String> {
 }
 
 fn pipelines_mut(root: &mut Table) -> impl Iterator<Item = &mut Table> {
-    let pipelines = root
-        .entries
-        .iter_mut()
-        .find(|entry| entry.key == "pipeline");
+    let pipelines = root.entries.iter_mut().find(|entry| entry.key == "pipeline");
     let nodes = match pipelines.map(|entry| &mut entry.node.value) {
         Some(Value::Array(nodes)) => nodes.iter_mut(),
         _ => [].iter_mut(),

@@ -33,12 +33,7 @@ impl Flags {
         set(&mut sink, "topic", "--topic", &self.topic);
         set(&mut sink, "format", "--format", &self.format);
         let allow_private = self.allow_private.then(|| "true".to_owned());
-        set(
-            &mut sink,
-            "allow_private",
-            "--allow-private",
-            &allow_private,
-        );
+        set(&mut sink, "allow_private", "--allow-private", &allow_private);
 
         let mut pipeline = Table::default();
         pipeline.set("name", Node::text(PIPELINE_DEFAULT, Origin::Flag("--to")));
@@ -64,10 +59,7 @@ impl Flags {
 }
 
 fn node(value: Value, flag: &'static str) -> Node {
-    Node {
-        value,
-        origin: Origin::Flag(flag),
-    }
+    Node { value, origin: Origin::Flag(flag) }
 }
 
 fn set(table: &mut Table, key: &str, flag: &'static str, value: &Option<String>) {

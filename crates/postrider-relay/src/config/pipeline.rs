@@ -29,10 +29,7 @@ pub(super) struct Read {
 /// Reads the section of one pipeline.
 pub(super) fn read(section: Section<'_>) -> Read {
     let name = read_name(&section);
-    let shown = name
-        .as_ref()
-        .map_or("?", |name| name.value.as_str())
-        .to_owned();
+    let shown = name.as_ref().map_or("?", |name| name.value.as_str()).to_owned();
     let modes = [("poll", Mode::Poll), ("cdc", Mode::Cdc)];
     let mode = section.choice("mode", &modes).unwrap_or_default();
     let progress = section.choice("progress", &Progress::ALL.map(|p| (p.as_str(), p)));
@@ -44,46 +41,27 @@ pub(super) fn read(section: Section<'_>) -> Read {
     let sink = sink::read(&section, &shown, &mut options);
     read_retry(&section, &shown, &mut options.retry);
 
-    let mode = Given {
-        value: mode,
-        origin: section.origin_of("mode"),
-    };
-    let progress = Given {
-        value: progress,
-        origin: section.origin_of("progress"),
-    };
-    let config = name
-        .as_ref()
-        .zip(sink)
-        .map(|(name, (sink_url, sink))| PipelineConfig {
-            name: name.value.clone(),
-            mode: mode.value,
-            progress: progress.value,
-            aggregate_types,
-            sink_url,
-            sink,
-            options,
-        });
+    let mode = Given { value: mode, origin: section.origin_of("mode") };
+    let progress = Given { value: progress, origin: section.origin_of("progress") };
+    let config = name.as_ref().zip(sink).map(|(name, (sink_url, sink))| PipelineConfig {
+        name: name.value.clone(),
+        mode: mode.value,
+        progress: progress.value,
+        aggregate_types,
+        sink_url,
+        sink,
+        options,
+    });
     section.finish();
-    Read {
-        name,
-        mode,
-        progress,
-        config,
-    }
+    Read { name, mode, progress, config }
 }
 
 fn read_name(section: &Section<'_>) -> Option<Given<String>> {
-    let Given {
-        value: Text { value, .. },
-        origin,
-    } = section.required_string("name", "orders")?;
+    let Given { value: Text { value, .. }, origin } = section.required_string("name", "orders")?;
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     if value.len() > NAME_BYTES_MAX || !value.bytes().all(is_plain) {
         let fix = "use up to 64 letters, digits, `-`, `_` and `.`: the name stays in the database";
-        section
-            .report
-            .add(&origin, "`name` is not a pipeline name", fix);
+        section.report.add(&origin, "`name` is not a pipeline name", fix);
         return None;
     }
     Some(Given { value, origin })
@@ -99,16 +77,9 @@ fn read_behaviour(section: &Section<'_>, options: &mut Options) {
     {
         options.on_dead = on_dead;
     }
-    if section
-        .integer("shards", 1..=u64::from(u32::MAX))
-        .is_some_and(|shards| shards > 1)
-    {
+    if section.integer("shards", 1..=u64::from(u32::MAX)).is_some_and(|shards| shards > 1) {
         let what = "more than one shard is not available in this version";
-        section.report.add(
-            &section.origin_of("shards"),
-            what,
-            "write shards = 1, or remove it",
-        );
+        section.report.add(&section.origin_of("shards"), what, "write shards = 1, or remove it");
     }
     if let Some(grace) = section.duration("grace", Duration::ZERO..=HOUR) {
         options.grace = grace;
@@ -156,11 +127,7 @@ fn read_retry(section: &Section<'_>, pipeline: &str, retry: &mut Retry) {
     }
     if retry.max < retry.initial {
         let fix = "make `max` at least as long as `initial`";
-        inner.report.add(
-            &inner.origin_of("max"),
-            "`max` is shorter than `initial`",
-            fix,
-        );
+        inner.report.add(&inner.origin_of("max"), "`max` is shorter than `initial`", fix);
     }
     inner.finish();
 }

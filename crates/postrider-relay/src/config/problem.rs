@@ -96,12 +96,7 @@ impl Report {
     /// Notes a mistake.
     pub(super) fn add(&self, at: &Origin, what: impl Into<String>, fix: impl Into<String>) {
         let (what, fix) = (what.into(), fix.into());
-        self.problems.borrow_mut().push(Problem {
-            at: at.clone(),
-            what,
-            excerpt: None,
-            fix,
-        });
+        self.problems.borrow_mut().push(Problem { at: at.clone(), what, excerpt: None, fix });
     }
 
     /// Notes a mistake in the syntax.

@@ -7,19 +7,10 @@ pub(super) const SECOND: Duration = Duration::from_secs(1);
 pub(super) const HOUR: Duration = Duration::from_secs(60 * 60);
 pub(super) const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-const DURATION_UNITS_MS: [(&str, u64); 5] = [
-    ("ms", 1),
-    ("s", 1_000),
-    ("m", 60_000),
-    ("h", 3_600_000),
-    ("d", 86_400_000),
-];
-const SIZE_UNITS: [(&str, u64); 4] = [
-    ("B", 1),
-    ("KiB", 1 << 10),
-    ("MiB", 1 << 20),
-    ("GiB", 1 << 30),
-];
+const DURATION_UNITS_MS: [(&str, u64); 5] =
+    [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
+const SIZE_UNITS: [(&str, u64); 4] =
+    [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
 
 /// Reads `500ms`, `5s`, `2m`, `1h` or `7d`.
 pub(super) fn duration(text: &str) -> Option<Duration> {
@@ -50,10 +41,7 @@ fn quantity(text: &str, units: &[(&str, u64)]) -> Option<u64> {
 }
 
 fn show(value: u64, units: &[(&str, u64)]) -> String {
-    let largest = units
-        .iter()
-        .rev()
-        .find(|(_, factor)| value > 0 && value.is_multiple_of(*factor));
+    let largest = units.iter().rev().find(|(_, factor)| value > 0 && value.is_multiple_of(*factor));
     let (unit, factor) = largest.unwrap_or(&units[0]);
     format!("{}{unit}", value / factor)
 }

@@ -29,10 +29,7 @@ pub(super) struct Unresolved {
 
 /// Replaces the references in `written`; all that cannot be replaced are reported.
 pub(super) fn resolve(written: &str, env: &Environment) -> Result<Resolved, Vec<Unresolved>> {
-    let mut resolved = Resolved {
-        text: String::with_capacity(written.len()),
-        secrets: Vec::new(),
-    };
+    let mut resolved = Resolved { text: String::with_capacity(written.len()), secrets: Vec::new() };
     let mut unresolved = Vec::new();
     let mut rest = written;
     while let Some(start) = rest.find("${") {
@@ -61,11 +58,7 @@ pub(super) fn resolve(written: &str, env: &Environment) -> Result<Resolved, Vec<
         rest = &reference[end + 1..];
     }
     resolved.text.push_str(rest);
-    if unresolved.is_empty() {
-        Ok(resolved)
-    } else {
-        Err(unresolved)
-    }
+    if unresolved.is_empty() { Ok(resolved) } else { Err(unresolved) }
 }
 
 fn look_up(reference: &str, env: &Environment) -> Result<String, Unresolved> {
@@ -89,9 +82,7 @@ fn look_up(reference: &str, env: &Environment) -> Result<String, Unresolved> {
 
 fn read(path: &str) -> Result<String, std::io::Error> {
     let mut text = String::new();
-    let length = File::open(path)?
-        .take(FILE_BYTES_MAX + 1)
-        .read_to_string(&mut text)? as u64;
+    let length = File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)? as u64;
     if length > FILE_BYTES_MAX {
         return Err(std::io::Error::other("it is larger than 64 KiB"));
     }
@@ -104,10 +95,7 @@ mod tests {
     use super::*;
 
     fn resolve_with(written: &str) -> Result<Resolved, Vec<Unresolved>> {
-        resolve(
-            written,
-            &Environment::from_iter([("USER", "ann"), ("PASSWORD", "${env:USER}")]),
-        )
+        resolve(written, &Environment::from_iter([("USER", "ann"), ("PASSWORD", "${env:USER}")]))
     }
 
     #[test]
@@ -117,10 +105,7 @@ mod tests {
         assert_eq!(resolved.text, "http://ann:${env:USER}@host ${env:USER}");
         assert_eq!(resolved.secrets, ["ann", "${env:USER}"]);
         let plain = resolve_with("costs 5$ {id}").unwrap();
-        assert_eq!(
-            (plain.text.as_str(), plain.secrets.len()),
-            ("costs 5$ {id}", 0)
-        );
+        assert_eq!((plain.text.as_str(), plain.secrets.len()), ("costs 5$ {id}", 0));
     }
 
     #[test]
@@ -136,10 +121,7 @@ mod tests {
     fn everything_that_is_missing_is_named() {
         let problems =
             resolve_with("${env:NONE} ${file:/no/such/file} ${USER} ${open").unwrap_err();
-        let whats: Vec<_> = problems
-            .iter()
-            .map(|problem| problem.what.as_str())
-            .collect();
+        let whats: Vec<_> = problems.iter().map(|problem| problem.what.as_str()).collect();
         assert_eq!(
             whats,
             [

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use super::problem::{Origin, Report};
 use super::quantity;
-use crate::suggestion::nearest;
 use super::tree::{Entry, Node, Table, Text, Value};
+use crate::suggestion::nearest;
 
 /// A section that is being read.
 pub(super) struct Section<'r> {
@@ -32,13 +32,7 @@ pub(super) struct Given<T> {
 
 impl<'r> Section<'r> {
     pub(super) fn new(title: String, origin: Origin, table: Table, report: &'r Report) -> Self {
-        Self {
-            title,
-            origin,
-            table,
-            known: RefCell::default(),
-            report,
-        }
+        Self { title, origin, table, known: RefCell::default(), report }
     }
 
     /// Whether the key is there, right or wrong.
@@ -53,19 +47,14 @@ impl<'r> Section<'r> {
 
     /// Where a key was given, or else where the section begins.
     pub(super) fn origin_of(&self, key: &str) -> Origin {
-        self.table
-            .get(key)
-            .map_or_else(|| self.origin.clone(), |node| node.origin.clone())
+        self.table.get(key).map_or_else(|| self.origin.clone(), |node| node.origin.clone())
     }
 
     /// A string.
     pub(super) fn string(&self, key: &'static str) -> Option<Given<Text>> {
         let node = self.take(key)?;
         match &node.value {
-            Value::Text(text) => Some(Given {
-                value: text.clone(),
-                origin: node.origin.clone(),
-            }),
+            Value::Text(text) => Some(Given { value: text.clone(), origin: node.origin.clone() }),
             _ => self.wrong_type(key, node, "a string", "\"…\""),
         }
     }
@@ -75,21 +64,18 @@ impl<'r> Section<'r> {
         if !self.has(key) {
             self.known.borrow_mut().push(key);
             let fix = format!("add {key} = \"{example}\"");
-            self.report.add(
-                &self.origin,
-                format!("`{key}` is missing in {}", self.title),
-                fix,
-            );
+            self.report.add(&self.origin, format!("`{key}` is missing in {}", self.title), fix);
             return None;
         }
         let given = self.string(key)?;
         if given.value.value.is_empty() {
-            let fix = format!("write, for example, {key} = \"{example}\"");
-            self.report.add(
-                &given.origin,
-                format!("`{key}` in {} is empty", self.title),
-                fix,
-            );
+            let (what, fix) = if is_override(self.table.get(key)?) {
+                ("the value is empty".to_owned(), format!("write, for example, {example}"))
+            } else {
+                let fix = format!("write, for example, {key} = \"{example}\"");
+                (format!("`{key}` in {} is empty", self.title), fix)
+            };
+            self.report.add(&given.origin, what, fix);
             return None;
         }
         Some(given)
@@ -101,10 +87,7 @@ impl<'r> Section<'r> {
         key: &'static str,
         choices: &[(&'static str, T)],
     ) -> Option<T> {
-        let Given {
-            value: text,
-            origin,
-        } = self.string(key)?;
+        let Given { value: text, origin } = self.string(key)?;
         let found = choices.iter().find(|(name, _)| *name == text.value);
         if found.is_none() {
             let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
@@ -112,11 +95,7 @@ impl<'r> Section<'r> {
                 Some(near) => format!("did you mean \"{near}\"?"),
                 None => format!("use one of \"{}\"", names.join("\", \"")),
             };
-            self.report.add(
-                &origin,
-                format!("`{key}` cannot be \"{}\"", text.written),
-                fix,
-            );
+            self.report.add(&origin, format!("`{key}` cannot be \"{}\"", text.written), fix);
         }
         found.map(|(_, choice)| *choice)
     }
@@ -132,9 +111,7 @@ impl<'r> Section<'r> {
         let Some(integer) = integer else {
             return self.wrong_type(key, node, "an integer", &range.start().to_string());
         };
-        let value = u64::try_from(integer)
-            .ok()
-            .filter(|value| range.contains(value));
+        let value = u64::try_from(integer).ok().filter(|value| range.contains(value));
         if value.is_none() {
             let what = format!("`{key}` cannot be {integer}");
             self.out_of_range(node, what, range.start(), range.end());
@@ -154,11 +131,7 @@ impl<'r> Section<'r> {
         };
         let Some(duration) = quantity::duration(&text.value) else {
             let what = format!("`{key}` cannot be \"{}\"", text.written);
-            self.report.add(
-                &node.origin,
-                what,
-                "write a number and ms, s, m, h or d: \"5s\"",
-            );
+            self.report.add(&node.origin, what, "write a number and ms, s, m, h or d: \"5s\"");
             return None;
         };
         if !range.contains(&duration) {
@@ -199,20 +172,16 @@ impl<'r> Section<'r> {
                     _ => None,
                 })
                 .collect(),
-            Value::Text(text) if is_override(node) => Some(
-                text.value
-                    .split(',')
-                    .map(|item| item.trim().to_owned())
-                    .collect(),
-            ),
+            Value::Text(text) if is_override(node) => {
+                Some(text.value.split(',').map(|item| item.trim().to_owned()).collect())
+            }
             _ => None,
         };
         match strings {
             None => self.wrong_type(key, node, "a list of strings", "[\"Order\"]"),
             Some(strings) if strings.is_empty() => {
                 let fix = "name at least one, or remove the key";
-                self.report
-                    .add(&node.origin, format!("`{key}` is empty"), fix);
+                self.report.add(&node.origin, format!("`{key}` is empty"), fix);
                 None
             }
             Some(strings) => Some(strings),
@@ -223,12 +192,9 @@ impl<'r> Section<'r> {
     pub(super) fn section(&self, key: &'static str, title: String) -> Option<Section<'r>> {
         let node = self.take(key)?;
         match &node.value {
-            Value::Table(table) => Some(Section::new(
-                title,
-                node.origin.clone(),
-                table.clone(),
-                self.report,
-            )),
+            Value::Table(table) => {
+                Some(Section::new(title, node.origin.clone(), table.clone(), self.report))
+            }
             _ => self.wrong_type(key, node, "a section", "{ … }"),
         }
     }
@@ -236,10 +202,7 @@ impl<'r> Section<'r> {
     /// The entries that nobody asked for.
     pub(super) fn rest(&self) -> impl Iterator<Item = &Entry> {
         let known = self.known.borrow().clone();
-        self.table
-            .entries
-            .iter()
-            .filter(move |entry| !known.contains(&entry.key.as_str()))
+        self.table.entries.iter().filter(move |entry| !known.contains(&entry.key.as_str()))
     }
 
     /// Reports every key that nobody asked for.
@@ -271,8 +234,7 @@ impl<'r> Section<'r> {
     ) -> Option<T> {
         if !matches!(node.value, Value::Unresolved) {
             let what = format!("`{key}` has to be {expected}, and is {}", node.kind());
-            self.report
-                .add(&node.origin, what, format!("write {key} = {example}"));
+            self.report.add(&node.origin, what, format!("write {key} = {example}"));
         }
         None
     }
@@ -284,8 +246,7 @@ impl<'r> Section<'r> {
         least: impl std::fmt::Display,
         most: impl std::fmt::Display,
     ) {
-        self.report
-            .add(&node.origin, what, format!("use {least} to {most}"));
+        self.report.add(&node.origin, what, format!("use {least} to {most}"));
     }
 }
 

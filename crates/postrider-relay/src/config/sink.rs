@@ -35,27 +35,19 @@ pub(super) fn read(
     read_encoding(&inner, pipeline, &mut options.encoding);
     let timeout = inner.duration("timeout", MILLISECOND..=HOUR);
     let url = url?;
-    let rest = inner
-        .rest()
-        .map(|entry| (entry.key.clone(), to_toml(&entry.node)));
-    let mut spec = SinkSpec {
-        url: url.value.value.clone(),
-        options: rest.collect(),
-    };
+    let rest = inner.rest().map(|entry| (entry.key.clone(), to_toml(&entry.node)));
+    let mut spec = SinkSpec { url: url.value.value.clone(), options: rest.collect() };
     if let Some(timeout) = timeout {
         options.publish_timeout = timeout;
-        let scheme = spec.url.split(':').next().unwrap_or_default();
-        if SCHEMES_WITH_TIMEOUT.contains(&scheme) {
+        let scheme = spec.url.split(':').next().unwrap_or_default().to_ascii_lowercase();
+        if SCHEMES_WITH_TIMEOUT.contains(&scheme.as_str()) {
             let text = format!("{}ms", timeout.as_millis());
             spec.options.insert("timeout".into(), text.into());
             options.publish_timeout = timeout + TIMEOUT_MARGIN;
         }
     }
     report_problems(&inner, &spec);
-    Some((
-        SecretUrl::from_reference(url.value.value, &url.value.written),
-        spec,
-    ))
+    Some((SecretUrl::from_reference(url.value.value, &url.value.written), spec))
 }
 
 /// Puts what the sink has to say about its options into the report.
@@ -67,9 +59,7 @@ fn report_problems(section: &Section<'_>, spec: &SinkSpec) {
         }
         let origin = section.origin_of(key);
         let mut what = format!("`{}`: {}", problem.option, problem.message);
-        let mut fix = problem
-            .hint
-            .unwrap_or_else(|| format!("correct `{}`", problem.option));
+        let mut fix = problem.hint.unwrap_or_else(|| format!("correct `{}`", problem.option));
         if let Origin::Flag(_) = origin {
             what = problem.message;
             fix = fix.replace("set allow_private = true", "add --allow-private");
@@ -79,20 +69,12 @@ fn report_problems(section: &Section<'_>, spec: &SinkSpec) {
 }
 
 fn read_encoding(section: &Section<'_>, pipeline: &str, encoding: &mut Encoding) {
-    if let Some(Given {
-        value: name,
-        origin,
-    }) = section.string("format")
-    {
+    if let Some(Given { value: name, origin }) = section.string("format") {
         match name.value.parse::<Format>() {
             Ok(format) => encoding.format = format,
             Err(error) => {
                 let names = Format::ALL.map(Format::as_str).join("\", \"");
-                section.report.add(
-                    &origin,
-                    error.to_string(),
-                    format!("use one of \"{names}\""),
-                );
+                section.report.add(&origin, error.to_string(), format!("use one of \"{names}\""));
             }
         }
     }
@@ -110,16 +92,11 @@ fn read_encoding(section: &Section<'_>, pipeline: &str, encoding: &mut Encoding)
     let Some(headers) = section.section("headers", title) else {
         return;
     };
-    for Entry {
-        key: name, node, ..
-    } in headers.rest()
-    {
+    for Entry { key: name, node, .. } in headers.rest() {
         match &node.value {
             Value::Text(text) => {
                 let template = parse_template(&headers, name, text, &node.origin);
-                route
-                    .headers
-                    .extend(template.map(|template| (name.clone(), template)));
+                route.headers.extend(template.map(|template| (name.clone(), template)));
             }
             _ => drop(headers.wrong_type::<()>(name, node, "a string", "\"…\"")),
         }
@@ -140,11 +117,7 @@ fn parse_template(
     Template::parse(&text.value)
         .map_err(|error| {
             let what = format!("`{key}` is not a template: {error}");
-            section.report.add(
-                origin,
-                what,
-                format!("correct `{key}` = \"{}\"", text.written),
-            );
+            section.report.add(origin, what, format!("correct `{key}` = \"{}\"", text.written));
         })
         .ok()
 }
@@ -156,10 +129,7 @@ fn to_toml(node: &Node) -> toml::Value {
         Value::Text(text) if !matches!(node.origin, Origin::File { .. }) => {
             let (text, boolean) = (&text.value, text.value.parse().map(toml::Value::Boolean));
             let integer = || text.parse().map(toml::Value::Integer);
-            boolean
-                .ok()
-                .or_else(|| integer().ok())
-                .unwrap_or_else(|| text.clone().into())
+            boolean.ok().or_else(|| integer().ok()).unwrap_or_else(|| text.clone().into())
         }
         Value::Text(text) => text.value.clone().into(),
         Value::Integer(integer) => (*integer).into(),

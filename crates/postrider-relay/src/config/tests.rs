@@ -25,9 +25,7 @@ fn parse(text: &str) -> Config {
 /// Every problem as two lines: `place: what` and `  fix: …`.
 #[track_caller]
 fn assert_problems(text: &str, env: &[(&str, &str)], expected: &[&str]) {
-    let problems = parse_with(text, env)
-        .expect_err("this should not be accepted")
-        .to_string();
+    let problems = parse_with(text, env).expect_err("this should not be accepted").to_string();
     let lines: Vec<&str> = problems.lines().collect();
     assert_eq!(lines, expected, "\n{problems}");
 }
@@ -38,10 +36,7 @@ fn little_is_needed() {
     assert_eq!(config.source.url.expose(), "sqlite://app.db");
     assert_eq!(config.source.table.as_str(), "outbox");
     let pipeline = &config.pipelines[0];
-    assert_eq!(
-        (pipeline.name.as_str(), pipeline.mode),
-        ("orders", Mode::Poll)
-    );
+    assert_eq!((pipeline.name.as_str(), pipeline.mode), ("orders", Mode::Poll));
     assert_eq!(pipeline.progress, Progress::Mark);
     assert!(pipeline.aggregate_types.is_empty());
     assert_eq!(pipeline.options.retry, Default::default());
@@ -93,14 +88,8 @@ fn everything_can_be_said() {
     assert_eq!(orders.progress, Progress::Cursor);
     assert_eq!(orders.aggregate_types, ["Order", "Invoice"]);
     let options = &orders.options;
-    assert_eq!(
-        (options.ordering, options.on_dead),
-        (Ordering::None, OnDead::Skip)
-    );
-    assert_eq!(
-        (options.window.events_max, options.window.bytes_max),
-        (100, 1 << 20)
-    );
+    assert_eq!((options.ordering, options.on_dead), (Ordering::None, OnDead::Skip));
+    assert_eq!((options.window.events_max, options.window.bytes_max), (100, 1 << 20));
     assert_eq!(options.grace, Duration::from_secs(5));
     assert_eq!(options.stall_after, Duration::from_secs(120));
     // The sink gives up first, so that the answer is its own.
@@ -224,22 +213,25 @@ fn a_mistake_in_the_syntax_is_shown() {
     let problems = parse_with("[source]\nurl = outbox\n", &[]).unwrap_err();
     let problem = problems.iter().next().unwrap();
     assert_eq!(problem.at.to_string(), "p.toml:2:7");
-    assert_eq!(
-        problem.excerpt.as_deref(),
-        Some("  2 | url = outbox\n    |       ^")
-    );
-    assert!(
-        problem.what.starts_with("this is not valid TOML: "),
-        "{}",
-        problem.what
-    );
+    assert_eq!(problem.excerpt.as_deref(), Some("  2 | url = ***\n    |       ^"));
+    assert!(problem.what.starts_with("this is not valid TOML: "), "{}", problem.what);
 }
 
 #[test]
 fn a_mistake_in_the_syntax_does_not_show_a_password() {
-    let problems = parse_with("[source]\nurl = \"http://u:canary@host\n", &[]).unwrap_err();
-    let text = format!("{problems} {problems:?}");
-    assert!(!text.contains("canary"), "{text}");
+    for mistake in [
+        "url = \"http://u:canary@host",
+        "url = canary",
+        "signing_secrets = [\"canary\", canary]",
+        "signing_secrets = [\n\"canary\",\n canary\n]",
+        "secret_headers = { authorization = \"canary }",
+        "\"canary\" \"canary\"",
+        "canary",
+    ] {
+        let problems = parse_with(&format!("[source]\n{mistake}\n"), &[]).unwrap_err();
+        let text = format!("{problems} {problems:?}");
+        assert!(!text.contains("canary"), "{text}");
+    }
 }
 
 #[test]
@@ -320,10 +312,7 @@ fn references_are_resolved_and_missing_ones_named() {
     assert_problems(
         &text,
         &[],
-        &[
-            "p.toml:3:7: the environment variable `DIR` is not set",
-            "  fix: set it: export DIR=…",
-        ],
+        &["p.toml:3:7: the environment variable `DIR` is not set", "  fix: set it: export DIR=…"],
     );
 }
 
@@ -349,17 +338,11 @@ fn variables_override_the_file() {
         ("POSTRIDER_SOURCE__URL", "sqlite://other.db"),
         ("POSTRIDER_SOURCE__TABLE", "events"),
         ("POSTRIDER_PIPELINE__ORDERS__PROGRESS", "delete"),
-        (
-            "POSTRIDER_PIPELINE__ORDERS__SINK__URL",
-            "http://127.0.0.1:1/",
-        ),
+        ("POSTRIDER_PIPELINE__ORDERS__SINK__URL", "http://127.0.0.1:1/"),
         ("POSTRIDER_PIPELINE__ORDERS__SINK__ALLOW_PRIVATE", "true"),
         ("POSTRIDER_PIPELINE__ORDERS__RETRY__ATTEMPTS", "7"),
         ("POSTRIDER_PIPELINE__ORDERS__WINDOW__BYTES", "2MiB"),
-        (
-            "POSTRIDER_PIPELINE__ORDERS__MATCH__AGGREGATE_TYPE",
-            "Order, Invoice",
-        ),
+        ("POSTRIDER_PIPELINE__ORDERS__MATCH__AGGREGATE_TYPE", "Order, Invoice"),
         ("POSTRIDER_LOG", "debug"),
         ("POSTRIDER_SERVICE_HOST", "10.0.0.1"),
     ];
@@ -439,16 +422,9 @@ fn flags_make_one_pipeline_and_win_over_variables() {
     assert_eq!(config.pipelines[0].progress, Progress::Delete);
     assert_eq!(config.pipelines[0].options.on_dead, OnDead::Skip);
 
-    let wrong = Flags {
-        mode: Some("cdx".into()),
-        to: Some("foo://x".into()),
-        ..flags
-    };
+    let wrong = Flags { mode: Some("cdx".into()), to: Some("foo://x".into()), ..flags };
     let problems = Config::from_flags(&wrong, &Environment::default()).unwrap_err();
-    let places: Vec<String> = problems
-        .iter()
-        .map(|problem| problem.at.to_string())
-        .collect();
+    let places: Vec<String> = problems.iter().map(|problem| problem.at.to_string()).collect();
     assert_eq!(places, ["--mode", "--to"], "{problems}");
 }
 

@@ -12,7 +12,10 @@ use toml::de::{DeTable, DeValue};
 use super::environment::Environment;
 use super::problem::{Origin, Problem, Report};
 use super::reference;
-use crate::secret::mask_url;
+use crate::secret::MASK;
+
+/// Most mistakes in the syntax that are reported: after so many it is not a configuration.
+const SYNTAX_MISTAKES_MAX: usize = 10;
 
 /// A value and where it was given.
 #[derive(Clone)]
@@ -60,14 +63,8 @@ pub(super) struct Entry {
 impl Node {
     /// A string that is neither from a file nor holds references.
     pub(super) fn text(value: &str, origin: Origin) -> Self {
-        let text = Text {
-            value: value.to_owned(),
-            written: value.to_owned(),
-        };
-        Self {
-            value: Value::Text(text),
-            origin,
-        }
+        let text = Text { value: value.to_owned(), written: value.to_owned() };
+        Self { value: Value::Text(text), origin }
     }
 
     /// Whether a reference in it, or in anything below it, could not be replaced.
@@ -97,10 +94,7 @@ impl Node {
 impl Table {
     /// The value of a key.
     pub(super) fn get(&self, key: &str) -> Option<&Node> {
-        self.entries
-            .iter()
-            .find(|entry| entry.key == key)
-            .map(|entry| &entry.node)
+        self.entries.iter().find(|entry| entry.key == key).map(|entry| &entry.node)
     }
 
     /// Takes a key out.
@@ -111,61 +105,38 @@ impl Table {
 
     /// Sets a key, unless a flag already did: flags win over everything else.
     pub(super) fn set(&mut self, key: &str, node: Node) {
-        if self
-            .get(key)
-            .is_some_and(|old| matches!(old.origin, Origin::Flag(_)))
-        {
+        if self.get(key).is_some_and(|old| matches!(old.origin, Origin::Flag(_))) {
             return;
         }
         self.remove(key);
         let origin = node.origin.clone();
-        self.entries.push(Entry {
-            key: key.to_owned(),
-            origin,
-            node,
-        });
+        self.entries.push(Entry { key: key.to_owned(), origin, node });
     }
 
     /// The table below a key, made if there is none; `None` if the key holds something else.
     pub(super) fn table_mut(&mut self, key: &str, origin: &Origin) -> Option<&mut Table> {
         if self.get(key).is_none() {
             let value = Value::Table(Table::default());
-            self.set(
-                key,
-                Node {
-                    value,
-                    origin: origin.clone(),
-                },
-            );
+            self.set(key, Node { value, origin: origin.clone() });
         }
-        self.entries
-            .iter_mut()
-            .find(|entry| entry.key == key)
-            .and_then(|entry| match &mut entry.node.value {
+        self.entries.iter_mut().find(|entry| entry.key == key).and_then(|entry| {
+            match &mut entry.node.value {
                 Value::Table(table) => Some(table),
                 _ => None,
-            })
+            }
+        })
     }
 }
 
 /// Reads TOML; what is wrong with the syntax or with references is reported.
 pub(super) fn parse(text: &str, file: &str, env: &Environment, report: &Report) -> Table {
-    let reader = Reader {
-        text,
-        file: file.into(),
-        env,
-        report,
-    };
+    let reader = Reader { text, file: file.into(), env, report };
     let (root, errors) = DeTable::parse_recoverable(text);
-    for error in errors {
-        reader.report_syntax(&error);
+    for error in errors.iter().take(SYNTAX_MISTAKES_MAX) {
+        reader.report_syntax(error);
     }
     // After a mistake in the syntax the rest is guesswork.
-    if report.is_empty() {
-        reader.table(root.get_ref())
-    } else {
-        Table::default()
-    }
+    if report.is_empty() { reader.table(root.get_ref()) } else { Table::default() }
 }
 
 struct Reader<'a> {
@@ -208,8 +179,7 @@ impl Reader<'_> {
                 match i64::from_str_radix(integer.as_str(), integer.radix()) {
                     Ok(integer) => Value::Integer(integer),
                     Err(_) => {
-                        self.report
-                            .add(&origin, "the integer is too large", "use a smaller one");
+                        self.report.add(&origin, "the integer is too large", "use a smaller one");
                         Value::Unresolved
                     }
                 }
@@ -231,10 +201,7 @@ impl Reader<'_> {
                 for secret in &resolved.secrets {
                     self.report.add_secret(secret);
                 }
-                Value::Text(Text {
-                    value: resolved.text,
-                    written: written.to_owned(),
-                })
+                Value::Text(Text { value: resolved.text, written: written.to_owned() })
             }
             Err(unresolved) => {
                 for error in unresolved {
@@ -252,32 +219,34 @@ impl Reader<'_> {
             return;
         };
         let content = self.text.lines().nth(line - 1).unwrap_or_default();
-        let shown = mask_urls(content);
-        let mut excerpt = format!("  {line} | {shown}");
-        // A mark under a line that had to be masked would stand in the wrong place.
-        if shown == content {
-            let gutter = " ".repeat(line.to_string().len());
-            let indent = " ".repeat(column - 1);
-            excerpt.push_str(&format!("\n  {gutter} | {indent}^"));
-        }
+        let shown = without_value(content);
+        // A mark beyond what is shown would stand in the wrong place.
+        let excerpt = (*column <= shown.chars().count() + 1).then(|| {
+            let (gutter, indent) = (" ".repeat(line.to_string().len()), " ".repeat(column - 1));
+            format!("  {line} | {shown}\n  {gutter} | {indent}^")
+        });
         self.report.add_problem(Problem {
             at,
             what: format!("this is not valid TOML: {}", error.message()),
-            excerpt: Some(excerpt),
+            excerpt,
             fix: "correct the line; see https://toml.io for the syntax".into(),
         });
     }
 }
 
-/// The line with everything masked that could be a secret in a URL.
-fn mask_urls(line: &str) -> String {
-    line.split_inclusive(char::is_whitespace)
-        .map(|word| {
-            if word.contains("://") {
-                mask_url(word)
-            } else {
-                word.to_owned()
-            }
-        })
-        .collect()
+/// The line with its value masked. As long as the file is not TOML, nobody can tell which of its
+/// values is a secret.
+fn without_value(line: &str) -> String {
+    let value = match line.find('=') {
+        Some(equals) => equals + 1,
+        None if line.trim_start().starts_with('[') => line.len(),
+        None => 0,
+    };
+    let value = line.find(['"', '\'']).map_or(value, |quote| quote.min(value));
+    let (shown, value) = line.split_at(value);
+    let spaces = value.len() - value.trim_start().len();
+    match value.trim() {
+        "" => line.to_owned(),
+        _ => format!("{shown}{}{MASK}", &value[..spaces]),
+    }
 }

@@ -56,9 +56,7 @@ pub(super) fn structured(event: &Event, source: &str, key: &str) -> Bytes {
         tracestate: header("tracestate"),
         data: Data::of(event),
     };
-    serde_json::to_vec(&document)
-        .expect("a document of texts can be serialized")
-        .into()
+    serde_json::to_vec(&document).expect("a document of texts can be serialized").into()
 }
 
 #[derive(Serialize)]
@@ -118,12 +116,7 @@ impl<'a> Data<'a> {
 }
 
 fn is_text(content_type: &str) -> bool {
-    let essence = content_type
-        .split(';')
-        .next()
-        .unwrap_or_default()
-        .trim()
-        .to_ascii_lowercase();
+    let essence = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     essence.starts_with("text/") || essence == "application/xml" || essence.ends_with("+xml")
 }
 
@@ -158,10 +151,7 @@ mod tests {
     }
 
     fn document(event: EventBuilder) -> (String, Value) {
-        let encoding = Encoding {
-            format: Format::CloudEventsStructured,
-            ..Encoding::default()
-        };
+        let encoding = Encoding { format: Format::CloudEventsStructured, ..Encoding::default() };
         let message = encoding.encode(Arc::new(event.build().unwrap())).unwrap();
         assert_eq!(message.content_type, CONTENT_TYPE);
         assert!(message.attribute_values().is_empty());
@@ -171,19 +161,13 @@ mod tests {
 
     #[test]
     fn the_binary_mode_has_the_attributes_beside_the_payload() {
-        let encoding = Encoding {
-            format: Format::CloudEvents,
-            ..Encoding::default()
-        };
+        let encoding = Encoding { format: Format::CloudEvents, ..Encoding::default() };
         let event = event().payload("abc", "text/plain").build().unwrap();
         let message = encoding.encode(Arc::new(event)).unwrap();
         assert_eq!(message.body, "abc");
         assert_eq!(message.content_type, "text/plain");
         let values = message.attribute_values();
-        let values: Vec<_> = values
-            .iter()
-            .map(|(name, value)| (*name, value.as_ref()))
-            .collect();
+        let values: Vec<_> = values.iter().map(|(name, value)| (*name, value.as_ref())).collect();
         let expected = [
             ("specversion", "1.0"),
             ("id", "01890a5d-ac96-774b-bcce-b302099a8057"),
@@ -203,16 +187,10 @@ mod tests {
         let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
         let (text, value) = document(
             event()
-                .payload(
-                    r#"{"amount": 1.10000000000000000000001}"#,
-                    "application/json",
-                )
+                .payload(r#"{"amount": 1.10000000000000000000001}"#, "application/json")
                 .header("traceparent", trace),
         );
-        assert!(
-            text.contains(r#""data":{"amount": 1.10000000000000000000001}"#),
-            "{text}"
-        );
+        assert!(text.contains(r#""data":{"amount": 1.10000000000000000000001}"#), "{text}");
         assert_eq!(value["specversion"], "1.0");
         assert_eq!(value["id"], "01890a5d-ac96-774b-bcce-b302099a8057");
         assert_eq!(value["source"], "/postrider/Purchase%20Order");
@@ -230,22 +208,10 @@ mod tests {
         let cases: [(&[u8], &str, Value); 6] = [
             (b"[1]", "application/vnd.shop+json", json!({"data": [1]})),
             (b"null", "application/json", json!({"data": null})),
-            (
-                b"{\"a\":",
-                "application/json",
-                json!({"data_base64": "eyJhIjo="}),
-            ),
-            (
-                "h\u{e9}".as_bytes(),
-                "text/plain; charset=utf-8",
-                json!({"data": "h\u{e9}"}),
-            ),
+            (b"{\"a\":", "application/json", json!({"data_base64": "eyJhIjo="})),
+            ("h\u{e9}".as_bytes(), "text/plain; charset=utf-8", json!({"data": "h\u{e9}"})),
             (b"\xff\x00", "text/plain", json!({"data_base64": "/wA="})),
-            (
-                b"abc",
-                "application/protobuf",
-                json!({"data_base64": "YWJj"}),
-            ),
+            (b"abc", "application/protobuf", json!({"data_base64": "YWJj"})),
         ];
         for (payload, content_type, expected) in cases {
             let (_, value) = document(event().payload(payload, content_type));

@@ -95,8 +95,9 @@ mod tests {
     fn pauses_grow_to_the_cap_and_are_spread() {
         for doublings in 0..80 {
             let full = Duration::from_secs(1u64 << doublings.min(6)).min(RETRY.max);
-            let pauses: Vec<_> =
-                (0..50).map(|jitter| backoff(RETRY.initial, RETRY.max, doublings, jitter)).collect();
+            let pauses: Vec<_> = (0..50)
+                .map(|jitter| backoff(RETRY.initial, RETRY.max, doublings, jitter))
+                .collect();
             assert!(pauses.iter().all(|pause| (full / 2..=full).contains(pause)), "{pauses:?}");
             assert!(pauses.iter().any(|pause| *pause != pauses[0]), "no spread");
         }

@@ -10,6 +10,7 @@
 use std::collections::VecDeque;
 
 use hashbrown::HashMap;
+use hashbrown::hash_map::Entry as LaneEntry;
 use slab::Slab;
 
 use crate::source::Handle;
@@ -44,7 +45,17 @@ impl<M> Entry<M> {
             Ok(message) => (Some(message), None),
             Err(reason) => (None, Some(reason)),
         };
-        Self { handle, key, id, bytes: 0, attempts: 0, early: false, message, unsendable, next: None }
+        Self {
+            handle,
+            key,
+            id,
+            bytes: 0,
+            attempts: 0,
+            early: false,
+            message,
+            unsendable,
+            next: None,
+        }
     }
 
     /// What the breaker counts as one lane.
@@ -138,7 +149,7 @@ impl<M> Lanes<M> {
             let before = taken.len();
             match ready {
                 Ready::Free(index) => {
-                    if self.fits(index, &taken, &mut bytes_left) {
+                    if fits(self.entries[index].bytes, &taken, &mut bytes_left) {
                         taken.push(index);
                     }
                 }
@@ -155,35 +166,23 @@ impl<M> Lanes<M> {
 
     fn take_lane(&mut self, key: u64, room: Room, bytes_left: &mut usize, taken: &mut Vec<usize>) {
         let most = if room.whole_lanes { room.events - taken.len() } else { 1 };
-        let mut in_flight = 0;
-        let mut head = self.lanes[&key].head;
-        while let Some(index) = head.filter(|_| in_flight < most) {
-            let sendable = self.entries[index].unsendable.is_none();
-            if !self.fits(index, taken, bytes_left) || !sendable && in_flight > 0 {
+        let lane = self.lanes.get_mut(&key).expect("a ready lane exists");
+        while let Some(index) = lane.head.filter(|_| lane.in_flight < most) {
+            let entry = &mut self.entries[index];
+            let sendable = entry.unsendable.is_none();
+            if !fits(entry.bytes, taken, bytes_left) || !sendable && lane.in_flight > 0 {
                 break;
             }
             taken.push(index);
-            in_flight += 1;
-            head = self.entries[index].next.take();
+            lane.in_flight += 1;
+            lane.head = entry.next.take();
             if !sendable {
                 break;
             }
         }
-        let lane = self.lanes.get_mut(&key).expect("a ready lane exists");
-        lane.in_flight = in_flight;
-        lane.head = head;
-        if head.is_none() {
+        if lane.head.is_none() {
             lane.tail = None;
         }
-    }
-
-    fn fits(&self, index: usize, taken: &[usize], bytes_left: &mut usize) -> bool {
-        let bytes = self.entries[index].bytes;
-        if bytes > *bytes_left && !taken.is_empty() {
-            return false;
-        }
-        *bytes_left = bytes_left.saturating_sub(bytes);
-        true
     }
 
     /// Removes an event that was taken.
@@ -199,17 +198,20 @@ impl<M> Lanes<M> {
             self.ready.extend(held.iter().map(|index| Ready::Free(*index)));
             return;
         };
-        let lane = self.lanes.get_mut(&key).expect("a lane with events under way exists");
-        lane.in_flight = 0;
+        let LaneEntry::Occupied(mut lane) = self.lanes.entry(key) else {
+            unreachable!("a lane with events under way exists");
+        };
+        let ends = lane.get_mut();
+        ends.in_flight = 0;
         for index in held.iter().rev() {
-            self.entries[*index].next = lane.head;
-            lane.head = Some(*index);
-            lane.tail.get_or_insert(*index);
+            self.entries[*index].next = ends.head;
+            ends.head = Some(*index);
+            ends.tail.get_or_insert(*index);
         }
-        if lane.head.is_some() {
+        if ends.head.is_some() {
             self.ready.push_back(Ready::Lane(key));
         } else {
-            self.lanes.remove(&key);
+            lane.remove();
         }
     }
 
@@ -246,4 +248,12 @@ impl<M> Lanes<M> {
         }
         cleared
     }
+}
+
+fn fits(bytes: usize, taken: &[usize], bytes_left: &mut usize) -> bool {
+    if bytes > *bytes_left && !taken.is_empty() {
+        return false;
+    }
+    *bytes_left = bytes_left.saturating_sub(bytes);
+    true
 }

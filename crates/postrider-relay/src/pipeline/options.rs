@@ -83,7 +83,7 @@ impl Default for Retry {
 /// How much may be in memory at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// Most events read and not settled. Defaults to 8192.
+    /// Most events read and not settled. Defaults to 4096.
     pub events_max: usize,
     /// Most bytes of them. Defaults to 16 MiB.
     pub bytes_max: usize,
@@ -91,6 +91,6 @@ pub struct Window {
 
 impl Default for Window {
     fn default() -> Self {
-        Self { events_max: 8192, bytes_max: 16 * 1024 * 1024 }
+        Self { events_max: 4096, bytes_max: 16 * 1024 * 1024 }
     }
 }

@@ -78,9 +78,7 @@ impl Sink for FileSink {
     async fn publish(&self, messages: &[Message]) -> Vec<Result<(), SinkError>> {
         let lines = lines(messages);
         let append = move |appender: &mut Appender<File>, path: &Path| {
-            appender
-                .append(&lines)
-                .map_err(|error| failure("write to", path, &error))
+            appender.append(&lines).map_err(|error| failure("write to", path, &error))
         };
         vec![self.with_appender(append).await; messages.len()]
     }
@@ -122,11 +120,7 @@ mod tests {
     }
 
     async fn connect(path: &Path) -> Result<FileSink, SinkError> {
-        Options {
-            path: path.to_owned(),
-        }
-        .connect()
-        .await
+        Options { path: path.to_owned() }.connect().await
     }
 
     #[tokio::test]
@@ -158,18 +152,12 @@ mod tests {
     #[tokio::test]
     async fn a_file_that_was_moved_or_removed_is_made_anew() {
         let folder = tempfile::tempdir().unwrap();
-        let (path, old) = (
-            folder.path().join("events.jsonl"),
-            folder.path().join("old.jsonl"),
-        );
+        let (path, old) = (folder.path().join("events.jsonl"), folder.path().join("old.jsonl"));
         let sink = connect(&path).await.unwrap();
         sink.publish(&messages(&["1"])).await.remove(0).unwrap();
         fs::rename(&path, &old).unwrap();
         sink.publish(&messages(&["2"])).await.remove(0).unwrap();
-        assert_eq!(
-            (keys(&old), keys(&path)),
-            (vec!["1".to_owned()], vec!["2".to_owned()])
-        );
+        assert_eq!((keys(&old), keys(&path)), (vec!["1".to_owned()], vec!["2".to_owned()]));
         fs::remove_file(&path).unwrap();
         sink.publish(&messages(&["3"])).await.remove(0).unwrap();
         assert_eq!(keys(&path), ["3"]);
@@ -182,11 +170,7 @@ mod tests {
         let first = connect(&path).await.unwrap();
         let error = connect(&path).await.unwrap_err();
         assert_eq!(error.kind, FailureKind::Unavailable);
-        assert!(
-            error.message.contains("another process"),
-            "{}",
-            error.message
-        );
+        assert!(error.message.contains("another process"), "{}", error.message);
         drop(first);
         connect(&path).await.unwrap();
     }
@@ -212,11 +196,7 @@ mod tests {
         for answer in sink.publish(&messages(&["1", "2"])).await {
             let error = answer.unwrap_err();
             assert_eq!(error.kind, FailureKind::Unavailable);
-            assert!(
-                error.message.contains("free some space"),
-                "{}",
-                error.message
-            );
+            assert!(error.message.contains("free some space"), "{}", error.message);
         }
     }
 }

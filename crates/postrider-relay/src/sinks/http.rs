@@ -94,21 +94,14 @@ impl HttpSink {
     async fn send(&self, message: &Message) -> Result<(), SinkError> {
         let now = SystemTime::now();
         let headers = request::headers(message, &self.signer, &self.secret_headers, now)?;
-        let request = self
-            .client
-            .post(self.url.clone())
-            .headers(headers)
-            .body(message.body.clone());
+        let request =
+            self.client.post(self.url.clone()).headers(headers).body(message.body.clone());
         let answer = request
             .send()
             .await
             .map_err(|error| response::no_answer(error, &self.url, self.timeout))?;
-        let verdict = response::verdict(
-            answer.status(),
-            answer.headers(),
-            &self.url,
-            SystemTime::now(),
-        );
+        let verdict =
+            response::verdict(answer.status(), answer.headers(), &self.url, SystemTime::now());
         drain(answer).await;
         verdict
     }
@@ -165,13 +158,9 @@ impl Sink for HttpSink {
         let connected = timeout(self.connect_timeout, async {
             let addresses = self.addresses().await?;
             let connected = TcpStream::connect(&addresses[..]).await;
-            connected
-                .map(drop)
-                .map_err(|error| response::no_connection(&error, &self.url))
+            connected.map(drop).map_err(|error| response::no_connection(&error, &self.url))
         });
-        connected
-            .await
-            .unwrap_or_else(|elapsed| Err(response::no_connection(&elapsed, &self.url)))
+        connected.await.unwrap_or_else(|elapsed| Err(response::no_connection(&elapsed, &self.url)))
     }
 
     async fn publish(&self, messages: &[Message]) -> Vec<Result<(), SinkError>> {

@@ -20,10 +20,7 @@ const LINE_BYTES_GUESS: usize = 256;
 
 /// The lines of several messages, each with its line break.
 pub(super) fn lines(messages: &[Message]) -> Vec<u8> {
-    let bytes = messages
-        .iter()
-        .map(|message| message.body.len() + LINE_BYTES_GUESS)
-        .sum();
+    let bytes = messages.iter().map(|message| message.body.len() + LINE_BYTES_GUESS).sum();
     let mut lines = Vec::with_capacity(bytes);
     for message in messages {
         serde_json::to_writer(&mut lines, &Line::of(message))
@@ -183,36 +180,17 @@ mod tests {
                 "application/json",
                 r#""payload":{"a b\" ":[1,2.0],"c\\":" x"}}"#,
             ),
-            (
-                b"  {\"b\": 1, \"a\" : 2}\n",
-                "application/json",
-                r#""payload":{"b": 1, "a" : 2}}"#,
-            ),
+            (b"  {\"b\": 1, \"a\" : 2}\n", "application/json", r#""payload":{"b": 1, "a" : 2}}"#),
             (b"", "application/json", r#""payload":null}"#),
             (b"", "text/plain", r#""payload":null}"#),
-            (
-                b"{\"a\":",
-                "application/json",
-                r#""payload":"{\"a\":","payload_encoding":"text"}"#,
-            ),
-            (
-                b"a\nb",
-                "text/plain",
-                r#""payload":"a\nb","payload_encoding":"text"}"#,
-            ),
+            (b"{\"a\":", "application/json", r#""payload":"{\"a\":","payload_encoding":"text"}"#),
+            (b"a\nb", "text/plain", r#""payload":"a\nb","payload_encoding":"text"}"#),
             (b"null", "application/json", r#""payload":null}"#),
-            (
-                b"\xff\x00",
-                "application/json",
-                r#""payload":"/wA=","payload_encoding":"base64"}"#,
-            ),
+            (b"\xff\x00", "application/json", r#""payload":"/wA=","payload_encoding":"base64"}"#),
         ];
         for (payload, content_type, expected) in cases {
             let line = line(payload, content_type);
-            assert!(
-                line.trim_end().ends_with(expected),
-                "{line} should end with {expected}"
-            );
+            assert!(line.trim_end().ends_with(expected), "{line} should end with {expected}");
             assert_eq!(line.matches('\n').count(), 1, "{line}");
             assert!(!line.contains('\r'));
         }

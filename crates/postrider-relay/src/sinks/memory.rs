@@ -99,8 +99,7 @@ impl Sink for MemorySink {
                 kept.push_back(message.clone());
             }
         }
-        self.count
-            .send_modify(|count| *count += messages.len() as u64);
+        self.count.send_modify(|count| *count += messages.len() as u64);
         vec![Ok(()); messages.len()]
     }
 
@@ -118,9 +117,7 @@ mod tests {
 
     fn messages(ids: std::ops::Range<u32>) -> Vec<Message> {
         let message = |id: u32| {
-            let event = Event::builder("Order", id.to_string(), "OrderPaid")
-                .build()
-                .unwrap();
+            let event = Event::builder("Order", id.to_string(), "OrderPaid").build().unwrap();
             Encoding::default().encode(Arc::new(event)).unwrap()
         };
         ids.map(message).collect()
@@ -134,11 +131,7 @@ mod tests {
             handle.wait_for(3).await;
         });
         assert_eq!(answers, vec![Ok(()); 3]);
-        let keys: Vec<_> = handle
-            .messages()
-            .into_iter()
-            .map(|message| message.key)
-            .collect();
+        let keys: Vec<_> = handle.messages().into_iter().map(|message| message.key).collect();
         assert_eq!(keys, ["0", "1", "2"]);
     }
 
@@ -149,11 +142,7 @@ mod tests {
             sink.publish(&messages(0..5)).await;
             assert_eq!(sink.count(), 5);
         }
-        let keys: Vec<_> = last
-            .messages()
-            .into_iter()
-            .map(|message| message.key)
-            .collect();
+        let keys: Vec<_> = last.messages().into_iter().map(|message| message.key).collect();
         assert_eq!(keys, ["3", "4"]);
         assert!(none.messages().is_empty());
     }

@@ -26,11 +26,7 @@ pub struct Problem {
 impl Problem {
     /// A mistake in one option.
     pub fn new(option: impl Into<String>, message: impl Into<String>) -> Self {
-        Self {
-            option: option.into(),
-            message: message.into(),
-            hint: None,
-        }
+        Self { option: option.into(), message: message.into(), hint: None }
     }
 
     /// Adds what to write instead.
@@ -58,17 +54,10 @@ pub(super) struct OptionReader<'a> {
     problems: Vec<Problem>,
 }
 
-#[cfg_attr(
-    not(feature = "http"),
-    allow(dead_code, reason = "not every sink has every kind")
-)]
+#[cfg_attr(not(feature = "http"), allow(dead_code, reason = "not every sink has every kind"))]
 impl<'a> OptionReader<'a> {
     pub(super) fn new(table: &'a Table) -> Self {
-        Self {
-            table,
-            known: Vec::new(),
-            problems: Vec::new(),
-        }
+        Self { table, known: Vec::new(), problems: Vec::new() }
     }
 
     pub(super) fn bool(&mut self, name: &'static str) -> Option<bool> {
@@ -90,10 +79,9 @@ impl<'a> OptionReader<'a> {
     /// A list of secrets; one secret may stand alone.
     pub(super) fn secrets(&mut self, name: &'static str) -> Vec<Secret> {
         let secrets = self.take(name, "a text or a list of texts", |value| match value {
-            Value::Array(values) => values
-                .iter()
-                .map(|value| value.as_str().map(Secret::new))
-                .collect(),
+            Value::Array(values) => {
+                values.iter().map(|value| value.as_str().map(Secret::new)).collect()
+            }
             value => value.as_str().map(|text| vec![Secret::new(text)]),
         });
         secrets.unwrap_or_default()
@@ -103,9 +91,7 @@ impl<'a> OptionReader<'a> {
     pub(super) fn secret_table(&mut self, name: &'static str) -> Vec<(String, Secret)> {
         let secrets = self.take(name, "a table of texts", |value| {
             let entries = value.as_table()?.iter();
-            entries
-                .map(|(key, value)| Some((key.clone(), Secret::new(value.as_str()?))))
-                .collect()
+            entries.map(|(key, value)| Some((key.clone(), Secret::new(value.as_str()?)))).collect()
         });
         secrets.unwrap_or_default()
     }
@@ -119,11 +105,10 @@ impl<'a> OptionReader<'a> {
             let problem = Problem::new(name, format!("unknown option of the {sink} sink"));
             let mut known = self.known.clone();
             known.sort_unstable();
-            self.problems
-                .push(match nearest(name, known.iter().copied()) {
-                    Some(near) => problem.with_hint(format!("did you mean `{near}`?")),
-                    None => problem.with_hint(format!("the options are {}", known.join(", "))),
-                });
+            self.problems.push(match nearest(name, known.iter().copied()) {
+                Some(near) => problem.with_hint(format!("did you mean `{near}`?")),
+                None => problem.with_hint(format!("the options are {}", known.join(", "))),
+            });
         }
         self.problems
     }
@@ -139,8 +124,7 @@ impl<'a> OptionReader<'a> {
         let converted = convert(value);
         if converted.is_none() {
             // The value is not shown: it may be a secret.
-            self.problems
-                .push(Problem::new(name, format!("must be {expected}")));
+            self.problems.push(Problem::new(name, format!("must be {expected}")));
         }
         converted
     }
@@ -180,10 +164,7 @@ mod tests {
         ];
         assert_eq!(texts.len(), expected.len(), "{texts:#?}");
         for (text, expected) in texts.iter().zip(expected) {
-            assert!(
-                text.starts_with(expected),
-                "{text:?} should start with {expected:?}"
-            );
+            assert!(text.starts_with(expected), "{text:?} should start with {expected:?}");
         }
     }
 
@@ -199,10 +180,7 @@ mod tests {
         assert_eq!(reader.duration("timeout"), Some(Duration::from_secs(90)));
         assert_eq!(reader.secrets("list"), [Secret::new("a"), Secret::new("b")]);
         assert_eq!(reader.secrets("one"), [Secret::new("c")]);
-        assert_eq!(
-            reader.secret_table("keys"),
-            [("x".to_owned(), Secret::new("y"))]
-        );
+        assert_eq!(reader.secret_table("keys"), [("x".to_owned(), Secret::new("y"))]);
         assert!(reader.finish("http").is_empty());
     }
 }

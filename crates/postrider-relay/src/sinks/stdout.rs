@@ -27,9 +27,7 @@ pub struct StdoutSink {
 
 impl StdoutSink {
     fn new(output: impl Write + Send + 'static) -> Self {
-        Self {
-            output: Arc::new(Mutex::new(Box::new(output))),
-        }
+        Self { output: Arc::new(Mutex::new(Box::new(output))) }
     }
 }
 
@@ -66,10 +64,7 @@ impl Sink for StdoutSink {
         });
         let answer = match written.await {
             Ok(written) => written.map_err(|error| failure(&error)),
-            Err(_) => Err(SinkError::new(
-                FailureKind::Unavailable,
-                "the relay is shutting down",
-            )),
+            Err(_) => Err(SinkError::new(FailureKind::Unavailable, "the relay is shutting down")),
         };
         vec![answer; messages.len()]
     }
@@ -125,9 +120,6 @@ mod tests {
                 assert_eq!(answer.unwrap_err().kind, expected);
             }
         }
-        assert_eq!(
-            StdoutSink::new(io::sink()).publish(&messages).await,
-            [Ok(()), Ok(())]
-        );
+        assert_eq!(StdoutSink::new(io::sink()).publish(&messages).await, [Ok(()), Ok(())]);
     }
 }

@@ -74,19 +74,13 @@ impl MemoryOutbox {
 
     /// Appends events, as one transaction that commits now. A generated outbox takes none.
     pub fn append(&self, events: impl IntoIterator<Item = Event>) {
-        let events: Vec<_> = events
-            .into_iter()
-            .map(|event| Ok(Arc::new(event)))
-            .collect();
+        let events: Vec<_> = events.into_iter().map(|event| Ok(Arc::new(event))).collect();
         self.append_rows(events);
     }
 
     /// Appends a row that is not an event.
     pub fn append_undecodable(&self, key: Option<Key>, reason: impl Into<String>) {
-        self.append_rows(vec![Err(Undecodable {
-            key,
-            reason: reason.into(),
-        })]);
+        self.append_rows(vec![Err(Undecodable { key, reason: reason.into() })]);
     }
 
     fn append_rows(&self, rows: Vec<Result<Arc<Event>, Undecodable>>) {
@@ -101,10 +95,7 @@ impl MemoryOutbox {
     /// Connects a source, as the start of a relay does. An earlier source is refused from now on.
     pub fn connect(&self) -> MemorySource {
         let generation = self.state().connect();
-        MemorySource {
-            outbox: self.clone(),
-            generation,
-        }
+        MemorySource { outbox: self.clone(), generation }
     }
 
     /// The events that are set aside, in the order of the outbox.
@@ -119,18 +110,12 @@ impl MemoryOutbox {
 
     fn state(&self) -> MutexGuard<'_, State> {
         // No code that holds the lock leaves the state half changed.
-        self.shared
-            .state
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn now(&self) -> Moment {
         let elapsed = self.shared.started.elapsed();
-        Moment {
-            elapsed,
-            date: self.shared.started_at + elapsed,
-        }
+        Moment { elapsed, date: self.shared.started_at + elapsed }
     }
 }
 
@@ -164,10 +149,7 @@ impl MemorySource {
 #[async_trait]
 impl Source for MemorySource {
     fn capabilities(&self) -> SourceCapabilities {
-        SourceCapabilities {
-            name: "memory",
-            shared: false,
-        }
+        SourceCapabilities { name: "memory", shared: false }
     }
 
     async fn resume(&self) -> Result<Resume, SourceError> {

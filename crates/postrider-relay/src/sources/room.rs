@@ -13,11 +13,7 @@ pub(super) struct Room {
 impl Room {
     pub(super) fn new(limit: BatchLimit) -> Self {
         // A limit of nothing would never move: one event is always allowed.
-        Self {
-            events_left: limit.events.max(1),
-            bytes_left: limit.bytes,
-            empty: true,
-        }
+        Self { events_left: limit.events.max(1), bytes_left: limit.bytes, empty: true }
     }
 
     /// The most events that can still be taken.
@@ -49,11 +45,7 @@ mod tests {
     use super::*;
 
     fn room(events: usize, bytes: usize) -> Room {
-        Room::new(BatchLimit {
-            events,
-            bytes,
-            wait: Duration::ZERO,
-        })
+        Room::new(BatchLimit { events, bytes, wait: Duration::ZERO })
     }
 
     #[test]

@@ -111,11 +111,8 @@ impl SqliteSource {
                 Err(error) => drop(opened.send(Err(error))),
             })
             .map_err(|err| {
-                SourceError::new(
-                    SourceErrorKind::Unavailable,
-                    "cannot start a thread for SQLite",
-                )
-                .with_source(err)
+                SourceError::new(SourceErrorKind::Unavailable, "cannot start a thread for SQLite")
+                    .with_source(err)
             })?;
         is_open.await.unwrap_or_else(|_| Err(worker_ended()))?;
         Ok(Self {
@@ -128,10 +125,7 @@ impl SqliteSource {
     }
 
     async fn ask<T>(&self, command: impl FnOnce(Answer<T>) -> Command) -> Result<T, SourceError> {
-        self.send(command)
-            .await?
-            .await
-            .unwrap_or_else(|_| Err(worker_ended()))
+        self.send(command).await?.await.unwrap_or_else(|_| Err(worker_ended()))
     }
 
     async fn send<T>(
@@ -140,10 +134,7 @@ impl SqliteSource {
     ) -> Result<oneshot::Receiver<Result<T, SourceError>>, SourceError> {
         let (answer, answered) = oneshot::channel();
         let commands = self.commands.as_ref().ok_or_else(worker_ended)?;
-        commands
-            .send(command(answer))
-            .await
-            .map_err(|_| worker_ended())?;
+        commands.send(command(answer)).await.map_err(|_| worker_ended())?;
         Ok(answered)
     }
 
@@ -162,10 +153,7 @@ impl SqliteSource {
 #[async_trait]
 impl Source for SqliteSource {
     fn capabilities(&self) -> SourceCapabilities {
-        SourceCapabilities {
-            name: "sqlite",
-            shared: self.shared,
-        }
+        SourceCapabilities { name: "sqlite", shared: self.shared }
     }
 
     async fn resume(&self) -> Result<Resume, SourceError> {
@@ -201,9 +189,7 @@ impl Source for SqliteSource {
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<Settled, SourceError> {
         let settlements = settlements.to_vec();
-        let settled = self
-            .ask(|answer| Command::Settle(settlements, answer))
-            .await?;
+        let settled = self.ask(|answer| Command::Settle(settlements, answer)).await?;
         // Something may have been released, or come due.
         self.settled.notify_one();
         Ok(settled)
@@ -235,24 +221,14 @@ impl Drop for SqliteSource {
 /// Takes as many records as the limit allows.
 fn take(kept: &mut VecDeque<Record>, limit: BatchLimit) -> Vec<Record> {
     let mut room = Room::new(limit);
-    let fits = kept
-        .iter()
-        .take_while(|record| room.take(record.size_bytes()))
-        .count();
+    let fits = kept.iter().take_while(|record| room.take(record.size_bytes())).count();
     kept.drain(..fits).collect()
 }
 
 fn open_worker(options: SqliteOptions) -> Result<Worker, SourceError> {
-    let SqliteOptions {
-        location,
-        table,
-        pipeline,
-        progress,
-        matching,
-        busy_timeout,
-    } = options;
-    let database = open::existing_file(&location)?;
-    let conn = open::open(&location, busy_timeout)?;
+    let SqliteOptions { location, table, pipeline, progress, matching, busy_timeout } = options;
+    let database = open::existing_file(&location, &table)?;
+    let conn = open::open(&location, &table, busy_timeout)?;
     open::check_tables(&conn, &location, &table)?;
     let lock = PipelineLock::take(&database, &table, &pipeline)?;
     open::use_wal(&conn, &location)?;
@@ -270,8 +246,5 @@ fn open_worker(options: SqliteOptions) -> Result<Worker, SourceError> {
 }
 
 fn worker_ended() -> SourceError {
-    SourceError::new(
-        SourceErrorKind::Unavailable,
-        "the connection to SQLite has ended",
-    )
+    SourceError::new(SourceErrorKind::Unavailable, "the connection to SQLite has ended")
 }

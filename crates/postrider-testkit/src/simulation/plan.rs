@@ -68,7 +68,8 @@ impl Plan {
             let events = vec![event];
             steps.push((moment(rng), Step::Transaction { committed: true, events }));
         }
-        let faults = [rng.usize(..6), rng.usize(..3), rng.usize(..4), rng.usize(..8), rng.usize(..4)];
+        let faults =
+            [rng.usize(..6), rng.usize(..3), rng.usize(..4), rng.usize(..8), rng.usize(..4)];
         let [crashes, stops, outages, retries, discards] = faults;
         steps.extend((0..crashes).map(|_| (moment(rng), Step::Crash)));
         steps.extend((0..stops).map(|_| (moment(rng), Step::Stop)));

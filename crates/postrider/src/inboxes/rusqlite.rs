@@ -31,14 +31,6 @@ fn claim(conn: &Connection, consumer: &str, event_id: Uuid) -> Result<Claim, Wri
         .and_then(|mut statement| {
             statement.execute(params![consumer, event_id.to_string(), processed_at])
         })
-        .map_err(|err| {
-            write_error(
-                Write {
-                    table: INBOX_TABLE,
-                    event_id,
-                },
-                err,
-            )
-        })?;
+        .map_err(|err| write_error(Write { table: INBOX_TABLE, event_id }, err))?;
     Ok(claim_of(inserted as u64))
 }

@@ -20,15 +20,7 @@ impl InboxTransaction for sqlx::Transaction<'_, Sqlite> {
                 .bind(timestamp::to_text(SystemTime::now()))
                 .execute(&mut **self)
                 .await
-                .map_err(|err| {
-                    write_error(
-                        Write {
-                            table: INBOX_TABLE,
-                            event_id,
-                        },
-                        err,
-                    )
-                })?;
+                .map_err(|err| write_error(Write { table: INBOX_TABLE, event_id }, err))?;
             Ok(claim_of(inserted.rows_affected()))
         })
     }

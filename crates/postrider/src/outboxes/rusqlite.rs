@@ -117,29 +117,25 @@ fn insert_all(
 }
 
 fn insert(conn: &Connection, table: &TableName, event: &Event) -> Result<(), WriteError> {
-    let write = Write {
-        table: table.as_str(),
-        event_id: event.id(),
-    };
+    let write = Write { table: table.as_str(), event_id: event.id() };
     insert_row(conn, table, &Row::of(event)).map_err(|err| write_error(write, err))
 }
 
 fn insert_row(conn: &Connection, table: &TableName, row: &Row<'_>) -> rusqlite::Result<()> {
-    conn.prepare_cached(&sqlite::insert_event(table))?
-        .execute(params![
-            row.id,
-            row.aggregate_type,
-            row.aggregate_id,
-            row.event_type,
-            row.event_version,
-            row.payload,
-            row.content_type,
-            row.headers,
-            row.topic,
-            row.occurred_at,
-            row.created_at,
-            row.deliver_after,
-        ])?;
+    conn.prepare_cached(&sqlite::insert_event(table))?.execute(params![
+        row.id,
+        row.aggregate_type,
+        row.aggregate_id,
+        row.event_type,
+        row.event_version,
+        row.payload,
+        row.content_type,
+        row.headers,
+        row.topic,
+        row.occurred_at,
+        row.created_at,
+        row.deliver_after,
+    ])?;
     Ok(())
 }
 

@@ -30,11 +30,7 @@ pub(crate) const INSERT_CLAIM: &str = "INSERT INTO inbox (consumer, event_id, pr
 
 /// What the number of rows that [`INSERT_CLAIM`] wrote says.
 pub(crate) fn claim_of(rows: u64) -> Claim {
-    if rows == 1 {
-        Claim::First
-    } else {
-        Claim::Duplicate
-    }
+    if rows == 1 { Claim::First } else { Claim::Duplicate }
 }
 
 /// An event as the table has it.
@@ -93,10 +89,7 @@ pub(crate) fn write_error(
     if message.contains(&format!("no such table: {table}"))
         || message.contains(&format!("table {table} has no column"))
     {
-        return WriteError::NotMigrated {
-            table: table.to_owned(),
-            source,
-        };
+        return WriteError::NotMigrated { table: table.to_owned(), source };
     }
     WriteError::Database { source }
 }

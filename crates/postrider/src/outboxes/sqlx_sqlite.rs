@@ -69,10 +69,7 @@ impl Outbox {
         pool: &SqlitePool,
         work: impl AsyncFnOnce(&mut sqlx::Transaction<'_, Sqlite>) -> Result<(T, Events), E>,
     ) -> Result<T, E> {
-        let mut tx = pool
-            .begin_with("BEGIN IMMEDIATE")
-            .await
-            .map_err(database_error)?;
+        let mut tx = pool.begin_with("BEGIN IMMEDIATE").await.map_err(database_error)?;
         let (value, events) = work(&mut tx).await?;
         self.write(&mut tx, events, |_| ()).await?;
         tx.commit().await.map_err(database_error)?;
@@ -99,13 +96,8 @@ async fn insert(
     table: &TableName,
     event: &Event,
 ) -> Result<(), WriteError> {
-    let write = Write {
-        table: table.as_str(),
-        event_id: event.id(),
-    };
-    insert_row(conn, table, Row::of(event))
-        .await
-        .map_err(|err| write_error(write, err))
+    let write = Write { table: table.as_str(), event_id: event.id() };
+    insert_row(conn, table, Row::of(event)).await.map_err(|err| write_error(write, err))
 }
 
 async fn insert_row(

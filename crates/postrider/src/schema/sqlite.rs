@@ -62,10 +62,7 @@ mod tests {
 
     #[test]
     fn migrations_count_from_one_without_gaps() {
-        let versions: Vec<u32> = MIGRATIONS
-            .iter()
-            .map(|migration| migration.version)
-            .collect();
+        let versions: Vec<u32> = MIGRATIONS.iter().map(|migration| migration.version).collect();
         assert_eq!(versions, (1..=MIGRATIONS.len() as u32).collect::<Vec<_>>());
     }
 }

@@ -97,26 +97,20 @@ pub(crate) async fn run(change: Change, args: &ChangeArgs, output: Output) -> Re
             Change::Discard => admin.discard(&selection).await?,
         };
     }
-    tell(change, args, &matches, count, &not_found, output)?;
+    if output.is_json() || count > 0 || not_found.is_empty() {
+        tell(change, args, &matches, count, &not_found, output)?;
+    }
     if not_found.is_empty() {
         return Ok(());
     }
-    let code = if matches.count == 0 {
-        Code::Failure
-    } else {
-        Code::Partial
-    };
+    let code = if matches.count == 0 { Code::Failure } else { Code::Partial };
     let what = format!("no dead letter has the id {}", not_found.join(", "));
     Err(CliError::new(code, what)
         .with_fix(format!("list them: postrider dlq list {}", outbox.flags)))
 }
 
 fn question(change: Change, count: u64) -> String {
-    let letters = if count == 1 {
-        "dead letter"
-    } else {
-        "dead letters"
-    };
+    let letters = if count == 1 { "dead letter" } else { "dead letters" };
     match change {
         Change::Retry => format!("retry {count} {letters}?"),
         Change::Discard => format!("discard {count} {letters} for good?"),
@@ -141,19 +135,12 @@ fn tell(
             dead_letters: shown.iter().map(LetterObject::new).collect(),
         });
     }
-    let letters = if count == 1 {
-        "dead letter"
-    } else {
-        "dead letters"
-    };
-    if args.dry_run {
-        if count > 0 {
-            output.data(&to_text(&matches.letters))?;
-        }
-        output.talk(&format!(
-            "would {} {count} {letters}; nothing was changed",
-            change.verb()
-        ));
+    let letters = if count == 1 { "dead letter" } else { "dead letters" };
+    if count == 0 {
+        output.talk("no dead letters");
+    } else if args.dry_run {
+        output.data(&to_text(&matches.letters))?;
+        output.talk(&format!("would {} {count} {letters}; nothing was changed", change.verb()));
     } else {
         match change {
             Change::Retry => output.talk(&format!(
@@ -166,11 +153,7 @@ fn tell(
 }
 
 async fn find(admin: &dyn Admin, selection: &Selection) -> Result<Matches, CliError> {
-    let mut matches = Matches {
-        count: 0,
-        letters: Vec::new(),
-        event_ids: HashSet::new(),
-    };
+    let mut matches = Matches { count: 0, letters: Vec::new(), event_ids: HashSet::new() };
     let mut after = None;
     loop {
         let page = admin.dead_letters(selection, after, PAGE).await?;

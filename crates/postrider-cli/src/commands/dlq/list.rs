@@ -75,15 +75,10 @@ pub(crate) async fn run(args: &ListArgs, output: Output) -> Result<(), CliError>
     let selection: Selection = args.filter.selection(Vec::new());
     // One more than is shown tells whether there are more.
     let admin = outbox.admin().await?;
-    let mut letters = admin
-        .dead_letters(&selection, args.after, limit + 1)
-        .await?;
+    let mut letters = admin.dead_letters(&selection, args.after, limit + 1).await?;
     let is_more = letters.len() > limit;
     letters.truncate(limit);
-    let next = letters
-        .last()
-        .filter(|_| is_more)
-        .map(|letter| letter.cursor);
+    let next = letters.last().filter(|_| is_more).map(|letter| letter.cursor);
     if output.is_json() {
         let dead_letters = letters.iter().map(LetterObject::new).collect();
         return output.object(&ListObject { dead_letters, next });
@@ -95,9 +90,7 @@ pub(crate) async fn run(args: &ListArgs, output: Output) -> Result<(), CliError>
     output.data(&to_text(&letters))?;
     let flags = &outbox.flags;
     if let Some(next) = next {
-        output.talk(&format!(
-            "there are more: postrider dlq list {flags} --after {next}"
-        ));
+        output.talk(&format!("there are more: postrider dlq list {flags} --after {next}"));
     }
     output.talk(&format!("look at one: postrider dlq show EVENT_ID {flags}"));
     Ok(())
@@ -105,16 +98,8 @@ pub(crate) async fn run(args: &ListArgs, output: Output) -> Result<(), CliError>
 
 /// Dead letters as a table.
 pub(crate) fn to_text(letters: &[DeadLetter]) -> String {
-    let heading = [
-        "EVENT ID",
-        "PIPELINE",
-        "KEY",
-        "EVENT TYPE",
-        "PARKED AT",
-        "ATTEMPTS",
-        "BEHIND",
-        "ERROR",
-    ];
+    let heading =
+        ["EVENT ID", "PIPELINE", "KEY", "EVENT TYPE", "PARKED AT", "ATTEMPTS", "BEHIND", "ERROR"];
     let mut rows = vec![heading.map(str::to_owned).to_vec()];
     rows.extend(letters.iter().map(|letter| {
         let error = plain(&letter.error);

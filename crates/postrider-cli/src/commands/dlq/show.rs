@@ -72,11 +72,8 @@ pub(crate) async fn run(args: &ShowArgs, output: Output) -> Result<(), CliError>
     let outbox = Outbox::find(&args.outbox)?;
     let detail = outbox.admin().await?.dead_letter(&args.event_id).await?;
     let detail = detail.ok_or_else(|| {
-        CliError::new(
-            Code::Failure,
-            format!("there is no dead letter {}", args.event_id),
-        )
-        .with_fix(format!("list them: postrider dlq list {}", outbox.flags))
+        CliError::new(Code::Failure, format!("there is no dead letter {}", args.event_id))
+            .with_fix(format!("list them: postrider dlq list {}", outbox.flags))
     })?;
     if output.is_json() {
         return output.object(&to_object(&detail));
@@ -113,10 +110,7 @@ fn to_text(detail: &DeadLetterDetail) -> String {
         ("parked at", rfc3339(letter.parked_at)),
         ("attempts", letter.attempts.to_string()),
         ("behind it", letter.queued_behind.to_string()),
-        (
-            "error",
-            format!("{}: {}", plain(&letter.kind), plain(&letter.error)),
-        ),
+        ("error", format!("{}: {}", plain(&letter.kind), plain(&letter.error))),
         ("content type", plain(&detail.content_type)),
         ("headers", plain(&detail.headers)),
     ];
@@ -134,9 +128,7 @@ fn to_text(detail: &DeadLetterDetail) -> String {
         }
         _ => {
             let payload = STANDARD.encode(&detail.payload);
-            text.push_str(&format!(
-                "payload       {bytes} bytes, as base64\n\n{payload}"
-            ));
+            text.push_str(&format!("payload       {bytes} bytes, as base64\n\n{payload}"));
         }
     }
     text
@@ -156,10 +148,7 @@ mod tests {
             cursor: 1,
             pipeline: "orders".into(),
             event_id: "e1".into(),
-            key: Key {
-                aggregate_type: "Order".into(),
-                aggregate_id: "42".into(),
-            },
+            key: Key { aggregate_type: "Order".into(), aggregate_id: "42".into() },
             event_type: "OrderPaid".into(),
             kind: "rejected".into(),
             error: "too large".into(),
@@ -179,19 +168,10 @@ mod tests {
     #[test]
     fn json_loses_nothing() {
         for (payload, expected) in [
-            (
-                b"{\"n\": 1.00}".as_slice(),
-                r#""payload_encoding":"json","payload":{"n": 1.00}}"#,
-            ),
+            (b"{\"n\": 1.00}".as_slice(), r#""payload_encoding":"json","payload":{"n": 1.00}}"#),
             (b" 1", r#""payload_encoding":"text","payload":" 1"}"#),
-            (
-                b"{broken",
-                r#""payload_encoding":"text","payload":"{broken"}"#,
-            ),
-            (
-                b"\xff\x00",
-                r#""payload_encoding":"base64","payload":"/wA="}"#,
-            ),
+            (b"{broken", r#""payload_encoding":"text","payload":"{broken"}"#),
+            (b"\xff\x00", r#""payload_encoding":"base64","payload":"/wA="}"#),
             (b"", r#""payload_encoding":"text","payload":""}"#),
         ] {
             let json = serde_json::to_string(&to_object(&detail("{}", payload))).unwrap();
@@ -204,10 +184,7 @@ mod tests {
     fn text_is_safe_for_a_terminal() {
         let text = to_text(&detail("not \u{1b}json", b"line\n\ttab"));
         assert!(text.contains("headers       not \\u{1b}json\n"), "{text}");
-        assert!(
-            text.ends_with("payload       9 bytes\n\nline\n\ttab"),
-            "{text}"
-        );
+        assert!(text.ends_with("payload       9 bytes\n\nline\n\ttab"), "{text}");
         let text = to_text(&detail("{}", b"\x1b[31m"));
         assert!(text.ends_with("5 bytes, as base64\n\nG1szMW0="), "{text}");
     }

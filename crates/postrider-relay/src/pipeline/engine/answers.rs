@@ -30,10 +30,9 @@ impl<M> Engine<M> {
             let key = self.lanes.entry(*first).key;
             let together = match key {
                 None => 1,
-                Some(_) => entries
-                    .iter()
-                    .take_while(|index| self.lanes.entry(**index).key == key)
-                    .count(),
+                Some(_) => {
+                    entries.iter().take_while(|index| self.lanes.entry(**index).key == key).count()
+                }
             };
             let (lane, rest) = entries.split_at(together);
             entries = rest;
@@ -51,7 +50,8 @@ impl<M> Engine<M> {
         for (index, result) in call.entries.iter().zip(results) {
             if result.is_err() {
                 let entry = self.lanes.entry(*index);
-                let (handle, attempts, blocks) = (entry.handle, entry.attempts, entry.key.is_some());
+                let (handle, attempts, blocks) =
+                    (entry.handle, entry.attempts, entry.key.is_some());
                 self.verdict(handle, Verdict::Attempting { attempts, blocks }, Note::default());
             }
         }

@@ -20,20 +20,12 @@ pub(super) struct Appender<M> {
 
 impl<M: Medium> Appender<M> {
     pub(super) fn new(medium: M) -> Self {
-        Self {
-            medium,
-            is_device: false,
-            torn_after: None,
-        }
+        Self { medium, is_device: false, torn_after: None }
     }
 
     /// For something that has no length and cannot be synced.
     pub(super) fn for_device(medium: M) -> Self {
-        Self {
-            medium,
-            is_device: true,
-            torn_after: None,
-        }
+        Self { medium, is_device: true, torn_after: None }
     }
 
     /// What is appended to.
@@ -92,11 +84,7 @@ mod tests {
         fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
             let fits = self.room.unwrap_or(usize::MAX).min(bytes.len());
             self.bytes.extend_from_slice(&bytes[..fits]);
-            if fits < bytes.len() {
-                Err(io::ErrorKind::StorageFull.into())
-            } else {
-                Ok(())
-            }
+            if fits < bytes.len() { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
         }
 
         fn sync(&mut self) -> io::Result<()> {
@@ -128,10 +116,7 @@ mod tests {
         let mut appender = Appender::new(Fake::default());
         appender.append(b"one\n").unwrap();
         appender.medium.room = Some(2);
-        assert_eq!(
-            appender.append(b"two\n").unwrap_err().kind(),
-            io::ErrorKind::StorageFull
-        );
+        assert_eq!(appender.append(b"two\n").unwrap_err().kind(), io::ErrorKind::StorageFull);
         assert_eq!(appender.medium.bytes, b"one\n");
         appender.medium.room = None;
         appender.append(b"two\n").unwrap();
@@ -140,10 +125,7 @@ mod tests {
 
     #[test]
     fn what_could_not_be_synced_is_written_again() {
-        let mut appender = Appender::new(Fake {
-            sync_fails: true,
-            ..Fake::default()
-        });
+        let mut appender = Appender::new(Fake { sync_fails: true, ..Fake::default() });
         appender.append(b"one\n").unwrap_err();
         assert_eq!(appender.medium.bytes, b"");
         appender.medium.sync_fails = false;
@@ -153,18 +135,11 @@ mod tests {
 
     #[test]
     fn a_torn_end_is_cut_off_before_anything_else_is_written() {
-        let fake = Fake {
-            room: Some(2),
-            truncate_fails: true,
-            ..Fake::default()
-        };
+        let fake = Fake { room: Some(2), truncate_fails: true, ..Fake::default() };
         let mut appender = Appender::new(fake);
         appender.append(b"one\n").unwrap_err();
         appender.medium.room = None;
-        assert_eq!(
-            appender.append(b"one\n").unwrap_err().to_string(),
-            "cannot truncate"
-        );
+        assert_eq!(appender.append(b"one\n").unwrap_err().to_string(), "cannot truncate");
         assert_eq!(appender.medium.bytes, b"on");
         appender.medium.truncate_fails = false;
         appender.append(b"one\n").unwrap();

@@ -14,18 +14,15 @@ pub(super) fn failure(doing: &str, path: &Path, error: &io::Error) -> SinkError 
             FailureKind::Misconfigured,
             "let the relay's user write to the file and its directory".to_owned(),
         ),
-        ErrorKind::NotFound | ErrorKind::NotADirectory => (
-            FailureKind::Misconfigured,
-            format!("create its directory: mkdir -p {directory}"),
-        ),
-        ErrorKind::IsADirectory => (
-            FailureKind::Misconfigured,
-            "it is a directory; name a file in it".to_owned(),
-        ),
-        ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => (
-            FailureKind::Unavailable,
-            "free some space; the relay goes on by itself".to_owned(),
-        ),
+        ErrorKind::NotFound | ErrorKind::NotADirectory => {
+            (FailureKind::Misconfigured, format!("create its directory: mkdir -p {directory}"))
+        }
+        ErrorKind::IsADirectory => {
+            (FailureKind::Misconfigured, "it is a directory; name a file in it".to_owned())
+        }
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
+            (FailureKind::Unavailable, "free some space; the relay goes on by itself".to_owned())
+        }
         _ => (FailureKind::Unavailable, "the relay tries again".to_owned()),
     };
     SinkError::new(kind, format!("cannot {doing} {shown}: {error}; {fix}"))
@@ -33,10 +30,7 @@ pub(super) fn failure(doing: &str, path: &Path, error: &io::Error) -> SinkError 
 
 /// The answer for a file that an operator must deal with.
 pub(super) fn misconfigured(path: &Path, problem: &str) -> SinkError {
-    SinkError::new(
-        FailureKind::Misconfigured,
-        format!("{} {problem}", path.display()),
-    )
+    SinkError::new(FailureKind::Misconfigured, format!("{} {problem}", path.display()))
 }
 
 #[cfg(test)]
@@ -46,26 +40,10 @@ mod tests {
     #[test]
     fn each_error_has_its_kind_and_its_fix() {
         let cases = [
-            (
-                ErrorKind::PermissionDenied,
-                FailureKind::Misconfigured,
-                "let the relay's user",
-            ),
-            (
-                ErrorKind::NotFound,
-                FailureKind::Misconfigured,
-                "mkdir -p /var/x",
-            ),
-            (
-                ErrorKind::IsADirectory,
-                FailureKind::Misconfigured,
-                "is a directory",
-            ),
-            (
-                ErrorKind::StorageFull,
-                FailureKind::Unavailable,
-                "free some space",
-            ),
+            (ErrorKind::PermissionDenied, FailureKind::Misconfigured, "let the relay's user"),
+            (ErrorKind::NotFound, FailureKind::Misconfigured, "mkdir -p /var/x"),
+            (ErrorKind::IsADirectory, FailureKind::Misconfigured, "is a directory"),
+            (ErrorKind::StorageFull, FailureKind::Unavailable, "free some space"),
             (ErrorKind::Other, FailureKind::Unavailable, "tries again"),
         ];
         for (error, kind, fix) in cases {

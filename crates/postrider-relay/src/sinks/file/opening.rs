@@ -14,21 +14,14 @@ pub(super) fn open(path: &Path) -> Result<Appender<File>, SinkError> {
     let cannot_open = |error: io::Error| failure("open", path, &error);
     let is_new = match fs::metadata(path) {
         Ok(found) if is_pipe(&found) => {
-            return Err(misconfigured(
-                path,
-                "is a pipe or socket; name a file, or use stdout:",
-            ));
+            return Err(misconfigured(path, "is a pipe or socket; name a file, or use stdout:"));
         }
         Ok(_) => false,
         Err(error) if error.kind() == io::ErrorKind::NotFound => true,
         Err(error) => return Err(cannot_open(error)),
     };
-    let file = OpenOptions::new()
-        .read(true)
-        .append(true)
-        .create(true)
-        .open(path)
-        .map_err(cannot_open)?;
+    let file =
+        OpenOptions::new().read(true).append(true).create(true).open(path).map_err(cannot_open)?;
     let regular = file.metadata().map_err(cannot_open)?.is_file();
     if !regular {
         // A device such as /dev/null: there is nothing to lock, repair, sync or cut off.
@@ -77,9 +70,7 @@ pub(super) fn is_replaced(_file: &File, _path: &Path) -> io::Result<bool> {
 
 /// Makes a new file's name durable: syncing the file alone does not (`man 2 fsync`).
 fn sync_directory(path: &Path) -> io::Result<()> {
-    let parent = path
-        .parent()
-        .filter(|parent| !parent.as_os_str().is_empty());
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
 }
 

@@ -32,9 +32,6 @@ impl Options {
         let path = self.path.clone();
         let opened = tokio::task::spawn_blocking(move || open(&path)).await;
         let appender = opened.map_err(|_| shutting_down())??;
-        Ok(FileSink {
-            options: self.clone(),
-            appender: Arc::new(Mutex::new(appender)),
-        })
+        Ok(FileSink { options: self.clone(), appender: Arc::new(Mutex::new(appender)) })
     }
 }

@@ -26,10 +26,7 @@ pub(super) fn repair(file: &File, path: &Path) -> Result<(), SinkError> {
     let cannot_repair = |error: io::Error| failure("repair", path, &error);
     let length = file.metadata().map_err(cannot_repair)?.len();
     let Some(torn) = torn_end(file, length).map_err(cannot_repair)? else {
-        return Err(misconfigured(
-            path,
-            "does not look like a file of lines; name another file",
-        ));
+        return Err(misconfigured(path, "does not look like a file of lines; name another file"));
     };
     if torn.is_empty() {
         return Ok(());
@@ -44,8 +41,7 @@ pub(super) fn repair(file: &File, path: &Path) -> Result<(), SinkError> {
         let mut file = file;
         file.write_all(b"\n").map_err(cannot_repair)?;
     } else {
-        file.set_len(length - torn.len() as u64)
-            .map_err(cannot_repair)?;
+        file.set_len(length - torn.len() as u64).map_err(cannot_repair)?;
     }
     file.sync_data().map_err(cannot_repair)
 }
@@ -86,11 +82,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("events.jsonl");
         fs::write(&path, contents).unwrap();
-        let file = fs::OpenOptions::new()
-            .read(true)
-            .append(true)
-            .open(&path)
-            .unwrap();
+        let file = fs::OpenOptions::new().read(true).append(true).open(&path).unwrap();
         let result = repair(&file, &path);
         (result, fs::read(&path).unwrap())
     }

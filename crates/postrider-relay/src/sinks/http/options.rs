@@ -63,16 +63,10 @@ impl Options {
     pub(in crate::sinks) fn read(url: &str, reader: &mut OptionReader<'_>) -> Self {
         let default = Self::new(url);
         Self {
-            allow_private: reader
-                .bool("allow_private")
-                .unwrap_or(default.allow_private),
+            allow_private: reader.bool("allow_private").unwrap_or(default.allow_private),
             concurrency: reader.count("concurrency").unwrap_or(default.concurrency),
-            connect_timeout: reader
-                .duration("connect_timeout")
-                .unwrap_or(default.connect_timeout),
-            event_bytes_max: reader
-                .count("event_bytes_max")
-                .unwrap_or(default.event_bytes_max),
+            connect_timeout: reader.duration("connect_timeout").unwrap_or(default.connect_timeout),
+            event_bytes_max: reader.count("event_bytes_max").unwrap_or(default.event_bytes_max),
             secret_headers: reader.secret_table("secret_headers"),
             signing_secrets: reader.secrets("signing_secrets"),
             timeout: reader.duration("timeout").unwrap_or(default.timeout),
@@ -124,11 +118,9 @@ impl Options {
             }
         }
         match (url, signer) {
-            (Some(url), Some(signer)) if problems.is_empty() => Ok(CheckedOptions {
-                url,
-                signer,
-                secret_headers,
-            }),
+            (Some(url), Some(signer)) if problems.is_empty() => {
+                Ok(CheckedOptions { url, signer, secret_headers })
+            }
             _ => Err(problems),
         }
     }
@@ -147,10 +139,7 @@ impl Options {
                 "https is not part of this build".to_owned(),
                 "install the full binary, or build with `--features https`",
             ),
-            _ => add(
-                "must be http or https".to_owned(),
-                "write https://host/path",
-            ),
+            _ => add("must be http or https".to_owned(), "write https://host/path"),
         }
         if !url.username().is_empty() || url.password().is_some() {
             add(
@@ -225,18 +214,11 @@ mod tests {
             let mut options = Options::new(url);
             let found = problems(&options);
             assert_eq!(found.len(), 1, "{url}: {found:?}");
-            assert!(
-                found[0].contains("set allow_private = true"),
-                "{url}: {found:?}"
-            );
+            assert!(found[0].contains("set allow_private = true"), "{url}: {found:?}");
             options.allow_private = true;
             assert!(problems(&options).is_empty(), "{url}");
         }
-        for url in [
-            "http://example.com/hook",
-            "http://1.1.1.1/",
-            "http://localhost.example.com/",
-        ] {
+        for url in ["http://example.com/hook", "http://1.1.1.1/", "http://localhost.example.com/"] {
             assert!(problems(&Options::new(url)).is_empty(), "{url}");
         }
     }
@@ -270,10 +252,7 @@ mod tests {
         if cfg!(feature = "https") {
             assert!(https.is_empty(), "{https:?}");
         } else {
-            assert!(
-                https[0].contains("build with `--features https`"),
-                "{https:?}"
-            );
+            assert!(https[0].contains("build with `--features https`"), "{https:?}");
         }
     }
 }

@@ -43,10 +43,7 @@ const RESERVED_PREFIXES: [&str; 3] = ["ce-", "postrider-", "webhook-"];
 /// Whether a header is the relay's or the protocol's own.
 pub(super) fn is_reserved(name: &HeaderName) -> bool {
     let name = name.as_str();
-    RESERVED.contains(&name)
-        || RESERVED_PREFIXES
-            .iter()
-            .any(|prefix| name.starts_with(prefix))
+    RESERVED.contains(&name) || RESERVED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// All headers of the request for a message. Fails, as rejected, if the event has one that HTTP
@@ -60,9 +57,7 @@ pub(super) fn headers(
     let mut headers = HeaderMap::with_capacity(message.headers.len() + secret_headers.len() + 12);
     for (name, text) in &message.headers {
         let header = HeaderName::try_from(name).map_err(|_| {
-            rejected(format!(
-                "`{name}` is not the name of an HTTP header; rename it"
-            ))
+            rejected(format!("`{name}` is not the name of an HTTP header; rename it"))
         })?;
         if !is_reserved(&header) && !secret_headers.contains_key(&header) {
             let value = value(text, &header)?;
@@ -85,10 +80,7 @@ fn add_webhook_headers(
     now: SystemTime,
 ) -> Result<(), SinkError> {
     let id = message.event.id().to_string();
-    let seconds = now
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap_or_default()
-        .as_secs();
+    let seconds = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
     let timestamp = seconds.to_string();
     if let Some(signature) = signer.sign(&id, &timestamp, &message.body) {
         headers.insert(WEBHOOK_SIGNATURE, value(&signature, &WEBHOOK_SIGNATURE)?);
@@ -125,9 +117,7 @@ fn add_attributes(headers: &mut HeaderMap, message: &Message) -> Result<(), Sink
 fn value(text: &str, name: &HeaderName) -> Result<HeaderValue, SinkError> {
     // From bytes, as that takes UTF-8, which is opaque to HTTP but allowed (RFC 9110, 5.5).
     HeaderValue::from_bytes(text.as_bytes()).map_err(|_| {
-        rejected(format!(
-            "the value of `{name}` has a character that no HTTP header can hold"
-        ))
+        rejected(format!("the value of `{name}` has a character that no HTTP header can hold"))
     })
 }
 
@@ -170,10 +160,7 @@ mod tests {
     }
 
     fn built(event: EventBuilder, format: Format) -> Result<Vec<String>, SinkError> {
-        let encoding = Encoding {
-            format,
-            ..Encoding::default()
-        };
+        let encoding = Encoding { format, ..Encoding::default() };
         let message = encoding.encode(Arc::new(event.build().unwrap())).unwrap();
         let secret = Secret::new("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw");
         let signer = Signer::new(&[secret]).unwrap();
@@ -224,10 +211,7 @@ mod tests {
             "ce-type: OrderPaid",
             "content-type: application/json",
         ] {
-            assert!(
-                binary.iter().any(|header| header == expected),
-                "{expected} in {binary:#?}"
-            );
+            assert!(binary.iter().any(|header| header == expected), "{expected} in {binary:#?}");
         }
         let structured = built(event(), Format::CloudEventsStructured).unwrap();
         assert_eq!(structured.len(), 4, "{structured:#?}");
@@ -237,14 +221,8 @@ mod tests {
     #[test]
     fn reserved_headers_of_an_event_are_left_out() {
         let mut event = event().header("kept", "1");
-        for name in [
-            "Host",
-            "Content-Type",
-            "webhook-id",
-            "CE-x",
-            "postrider-key",
-            "Authorization",
-        ] {
+        for name in ["Host", "Content-Type", "webhook-id", "CE-x", "postrider-key", "Authorization"]
+        {
             event = event.header(name, "canary");
         }
         let headers = built(event, Format::CloudEventsStructured).unwrap();
@@ -256,9 +234,6 @@ mod tests {
     fn a_header_that_http_cannot_carry_is_rejected() {
         let error = built(event().header("a b", "canary"), Format::Payload).unwrap_err();
         assert_eq!(error.kind, FailureKind::Rejected);
-        assert_eq!(
-            error.message,
-            "`a b` is not the name of an HTTP header; rename it"
-        );
+        assert_eq!(error.message, "`a b` is not the name of an HTTP header; rename it");
     }
 }

@@ -76,9 +76,7 @@ pub(super) mod tests {
     }
 
     async fn resolve(found: &[&str]) -> Result<Vec<String>, String> {
-        let found = found
-            .iter()
-            .map(|address| SocketAddr::new(address.parse().unwrap(), 0));
+        let found = found.iter().map(|address| SocketAddr::new(address.parse().unwrap(), 0));
         let resolver = PublicResolver::new(Arc::new(FixedResolver(found.collect())));
         match resolver.resolve("hooks.example".parse().unwrap()).await {
             Ok(allowed) => Ok(allowed.map(|address| address.ip().to_string()).collect()),
@@ -88,9 +86,7 @@ pub(super) mod tests {
 
     #[tokio::test]
     async fn only_public_addresses_pass() {
-        let passed = resolve(&["127.0.0.1", "1.1.1.1", "::ffff:10.0.0.1"])
-            .await
-            .unwrap();
+        let passed = resolve(&["127.0.0.1", "1.1.1.1", "::ffff:10.0.0.1"]).await.unwrap();
         assert_eq!(passed, ["1.1.1.1"]);
         let error = resolve(&["fe80::1", "169.254.169.254"]).await.unwrap_err();
         assert_eq!(error, "the name leads only to link-local addresses");

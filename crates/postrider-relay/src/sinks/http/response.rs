@@ -29,22 +29,10 @@ pub(super) fn verdict(
     let (kind, advice) = match status.as_u16() {
         200..=299 => return Ok(()),
         300..=399 => (FailureKind::Rejected, redirect_advice(headers, url)),
-        401 | 403 => (
-            FailureKind::Misconfigured,
-            "check the credentials in secret_headers".into(),
-        ),
-        405 => (
-            FailureKind::Misconfigured,
-            "url must take POST requests".into(),
-        ),
-        407 => (
-            FailureKind::Misconfigured,
-            "a proxy on the way wants credentials".into(),
-        ),
-        410 => (
-            FailureKind::Misconfigured,
-            "the endpoint is gone for good; change url".into(),
-        ),
+        401 | 403 => (FailureKind::Misconfigured, "check the credentials in secret_headers".into()),
+        405 => (FailureKind::Misconfigured, "url must take POST requests".into()),
+        407 => (FailureKind::Misconfigured, "a proxy on the way wants credentials".into()),
+        410 => (FailureKind::Misconfigured, "the endpoint is gone for good; change url".into()),
         404 => (FailureKind::Failed, "check the path of url".into()),
         429 => (FailureKind::Throttled, String::new()),
         503 if retry_after.is_some() => (FailureKind::Throttled, String::new()),
@@ -115,9 +103,7 @@ pub(super) fn origin(url: &Url) -> String {
 }
 
 fn redirect_advice(headers: &HeaderMap, url: &Url) -> String {
-    let location = headers
-        .get(LOCATION)
-        .and_then(|location| location.to_str().ok());
+    let location = headers.get(LOCATION).and_then(|location| location.to_str().ok());
     match location.and_then(|location| url.join(location).ok()) {
         Some(target) => {
             let host = target.host_str().unwrap_or("another place");
@@ -134,9 +120,7 @@ fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
         Ok(seconds) => Duration::from_secs(seconds),
         Err(_) => {
             let date: Timestamp = rfc2822::DateTimeParser::new().parse_timestamp(text).ok()?;
-            SystemTime::from(date)
-                .duration_since(now)
-                .unwrap_or_default()
+            SystemTime::from(date).duration_since(now).unwrap_or_default()
         }
     };
     Some(pause.min(RETRY_AFTER_MAX))
@@ -144,10 +128,7 @@ fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
 
 /// The first cause of an error, which names the trouble; what wraps it says only where it was.
 fn cause(error: &(dyn Error + 'static)) -> String {
-    chain(error)
-        .last()
-        .map(ToString::to_string)
-        .unwrap_or_default()
+    chain(error).last().map(ToString::to_string).unwrap_or_default()
 }
 
 fn chain<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
@@ -166,10 +147,7 @@ mod tests {
 
     fn error(status: u16, headers: &[(reqwest::header::HeaderName, &str)]) -> SinkError {
         let pair = |(name, value): &(_, &str)| {
-            (
-                reqwest::header::HeaderName::clone(name),
-                HeaderValue::from_str(value).unwrap(),
-            )
+            (reqwest::header::HeaderName::clone(name), HeaderValue::from_str(value).unwrap())
         };
         let headers = headers.iter().map(pair).collect();
         // Sunday, 6 November 1994, 08:49:37.
@@ -177,12 +155,7 @@ mod tests {
         let status = StatusCode::from_u16(status).unwrap();
         let error = verdict(status, &headers, &url(), now).unwrap_err();
         assert!(!error.message.contains("canary"), "{}", error.message);
-        assert!(
-            error
-                .message
-                .starts_with("http://hooks.example:8080 answered "),
-            "{error}"
-        );
+        assert!(error.message.starts_with("http://hooks.example:8080 answered "), "{error}");
         error
     }
 
@@ -192,12 +165,7 @@ mod tests {
         let kinds = [
             (Failed, &[100, 101, 404, 408, 500, 501, 505, 599][..]),
             (Misconfigured, &[401, 403, 405, 407, 410]),
-            (
-                Rejected,
-                &[
-                    300, 301, 302, 304, 307, 308, 400, 402, 409, 411, 413, 415, 418, 422,
-                ],
-            ),
+            (Rejected, &[300, 301, 302, 304, 307, 308, 400, 402, 409, 411, 413, 415, 418, 422]),
             (Throttled, &[429]),
             (Unavailable, &[502, 503, 504]),
         ];
@@ -226,11 +194,7 @@ mod tests {
         ];
         for (text, seconds) in pauses {
             let error = error(429, &[(RETRY_AFTER, text)]);
-            assert_eq!(
-                error.retry_after,
-                seconds.map(Duration::from_secs),
-                "{text}"
-            );
+            assert_eq!(error.retry_after, seconds.map(Duration::from_secs), "{text}");
         }
         let error = error(503, &[(RETRY_AFTER, "7")]);
         assert_eq!(error.kind, FailureKind::Throttled);
@@ -240,19 +204,10 @@ mod tests {
     #[test]
     fn a_redirect_names_the_host_it_leads_to() {
         let there = error(307, &[(LOCATION, "https://other.example/canary?canary")]);
-        assert!(
-            there
-                .message
-                .contains("(here to other.example) are not followed"),
-            "{there}"
-        );
+        assert!(there.message.contains("(here to other.example) are not followed"), "{there}");
         let here = error(308, &[(LOCATION, "/canary")]);
         assert!(here.message.contains("here to hooks.example"), "{here}");
-        assert!(
-            error(300, &[])
-                .message
-                .contains("set url to the final address")
-        );
+        assert!(error(300, &[]).message.contains("set url to the final address"));
     }
 
     #[test]

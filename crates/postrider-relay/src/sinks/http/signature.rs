@@ -50,13 +50,8 @@ impl fmt::Debug for Signer {
 }
 
 fn key(secret: &Secret) -> Result<Hmac<Sha256>, &'static str> {
-    let encoded = secret
-        .expose()
-        .strip_prefix(SECRET_PREFIX)
-        .ok_or("must start with whsec_")?;
-    let bytes = BASE64
-        .decode(encoded)
-        .map_err(|_| "must be base64 after whsec_")?;
+    let encoded = secret.expose().strip_prefix(SECRET_PREFIX).ok_or("must start with whsec_")?;
+    let bytes = BASE64.decode(encoded).map_err(|_| "must be base64 after whsec_")?;
     if bytes.len() < SECRET_BYTES_MIN {
         return Err("must hold at least 24 bytes");
     }
@@ -74,11 +69,7 @@ mod tests {
     fn sign(secrets: &[&str]) -> Option<String> {
         let secrets: Vec<_> = secrets.iter().copied().map(Secret::new).collect();
         let signer = Signer::new(&secrets).unwrap();
-        signer.sign(
-            "msg_p5jXN8AQM9LWM0D4loKWxJek",
-            "1614265330",
-            b"{\"test\": 2432232314}",
-        )
+        signer.sign("msg_p5jXN8AQM9LWM0D4loKWxJek", "1614265330", b"{\"test\": 2432232314}")
     }
 
     #[test]

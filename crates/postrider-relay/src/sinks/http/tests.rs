@@ -19,16 +19,11 @@ use crate::sinks::Secret;
 
 fn message() -> Message {
     let event = Event::builder("Order", "42", "OrderPaid").payload("{\"a\":1}", "application/json");
-    Encoding::default()
-        .encode(Arc::new(event.build().unwrap()))
-        .unwrap()
+    Encoding::default().encode(Arc::new(event.build().unwrap())).unwrap()
 }
 
 fn options(address: SocketAddr) -> Options {
-    Options {
-        allow_private: true,
-        ..Options::new(format!("http://{address}/hook?token=canary"))
-    }
+    Options { allow_private: true, ..Options::new(format!("http://{address}/hook?token=canary")) }
 }
 
 async fn publish(options: &Options) -> Result<(), SinkError> {
@@ -64,9 +59,7 @@ async fn a_request_has_method_path_headers_and_body() {
     assert_eq!(request.header("content-length"), "7");
     assert!(request.header("user-agent").starts_with("postrider/"));
     let signer = Signer::new(&[secret]).unwrap();
-    let signature = signer
-        .sign(&id, request.header("webhook-timestamp"), &message.body)
-        .unwrap();
+    let signature = signer.sign(&id, request.header("webhook-timestamp"), &message.body).unwrap();
     assert_eq!(request.header("webhook-signature"), signature);
 }
 
@@ -92,15 +85,9 @@ async fn statuses_and_pauses_reach_the_pipeline() {
         let error = publish(&options(server.address)).await.unwrap_err();
         assert_eq!(error.kind, kind, "{status}");
         let throttled = kind == FailureKind::Throttled;
-        assert_eq!(
-            error.retry_after,
-            throttled.then_some(Duration::from_secs(7))
-        );
+        assert_eq!(error.retry_after, throttled.then_some(Duration::from_secs(7)));
         server.requests.recv().await.unwrap();
-        assert!(
-            server.requests.try_recv().is_err(),
-            "{status} was asked once only"
-        );
+        assert!(server.requests.try_recv().is_err(), "{status} was asked once only");
     }
 }
 
@@ -135,9 +122,7 @@ async fn an_answer_that_drips_is_left() {
     // The head is there, the body never ends: the status counts.
     let (hold, held) = std::sync::mpsc::channel::<()>();
     let server = RawServer::start(move |mut stream| {
-        stream
-            .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nx")
-            .unwrap();
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nx").unwrap();
         held.recv().unwrap_err();
         0
     });
@@ -153,16 +138,10 @@ async fn a_server_that_hangs_is_given_up() {
         held.recv().unwrap_err();
         0
     });
-    let options = Options {
-        timeout: Duration::from_secs(1),
-        ..options(server.address)
-    };
+    let options = Options { timeout: Duration::from_secs(1), ..options(server.address) };
     let error = publish(&options).await.unwrap_err();
     assert_eq!(error.kind, FailureKind::Failed);
-    assert!(
-        error.message.contains("did not answer within 1s"),
-        "{error}"
-    );
+    assert!(error.message.contains("did not answer within 1s"), "{error}");
     drop(hold);
     server.finish().await;
 }
@@ -188,22 +167,11 @@ async fn nobody_there_is_an_outage() {
     drop(listener);
     let error = publish(&options).await.unwrap_err();
     assert_eq!(error.kind, FailureKind::Unavailable);
-    assert!(
-        error
-            .message
-            .contains("cannot connect to http://127.0.0.1:"),
-        "{error}"
-    );
+    assert!(error.message.contains("cannot connect to http://127.0.0.1:"), "{error}");
     let checked = options.connect().await.unwrap().check().await;
     assert_eq!(checked.unwrap_err().kind, FailureKind::Unavailable);
-    let unresolvable = Options {
-        allow_private: true,
-        ..Options::new("http://nowhere.invalid/")
-    };
-    assert_eq!(
-        publish(&unresolvable).await.unwrap_err().kind,
-        FailureKind::Unavailable
-    );
+    let unresolvable = Options { allow_private: true, ..Options::new("http://nowhere.invalid/") };
+    assert_eq!(publish(&unresolvable).await.unwrap_err().kind, FailureKind::Unavailable);
 }
 
 #[tokio::test]
@@ -213,15 +181,11 @@ async fn a_name_that_leads_inside_is_refused() {
     let resolver = Arc::new(FixedResolver(vec![server.address]));
     let filtered = Arc::new(PublicResolver::new(resolver.clone()));
     let sink = Options::new(url.clone()).connect_by(filtered).unwrap();
-    for error in [
-        sink.publish(&[message()]).await.remove(0).unwrap_err(),
-        sink.check().await.unwrap_err(),
-    ] {
+    for error in
+        [sink.publish(&[message()]).await.remove(0).unwrap_err(), sink.check().await.unwrap_err()]
+    {
         assert_eq!(error.kind, FailureKind::Misconfigured);
-        assert!(
-            error.message.contains("leads only to loopback addresses"),
-            "{error}"
-        );
+        assert!(error.message.contains("leads only to loopback addresses"), "{error}");
         assert!(error.message.contains("allow_private = true"), "{error}");
     }
     assert_eq!(server.connections(), 0);

@@ -20,13 +20,8 @@ impl Admin for MemoryOutbox {
     async fn status(&self) -> Result<OutboxStatus, SourceError> {
         let now = self.now().date;
         let state = self.state();
-        let count = |wanted| {
-            state
-                .set_aside
-                .iter()
-                .filter(|row| row.state == wanted)
-                .count() as u64
-        };
+        let count =
+            |wanted| state.set_aside.iter().filter(|row| row.state == wanted).count() as u64;
         let oldest = state.stream.after(0).and_then(|(_, row)| row.ok());
         let status = PipelineStatus {
             name: PIPELINE.to_owned(),
@@ -41,11 +36,7 @@ impl Admin for MemoryOutbox {
             blocked_keys: state.set_aside.blocked_keys().len() as u64,
             last_settled_at: state.settled_at,
         };
-        Ok(OutboxStatus {
-            database: "memory",
-            table: "outbox".to_owned(),
-            pipelines: vec![status],
-        })
+        Ok(OutboxStatus { database: "memory", table: "outbox".to_owned(), pipelines: vec![status] })
     }
 
     async fn dead_letters(
@@ -55,47 +46,35 @@ impl Admin for MemoryOutbox {
         limit: usize,
     ) -> Result<Vec<DeadLetter>, SourceError> {
         let state = self.state();
-        let letters = state
-            .set_aside
-            .iter()
-            .filter(|row| is_meant(row, selection));
-        let page = letters
-            .filter(|row| after.is_none_or(|after| row.seq > after))
-            .take(limit);
+        let letters = state.set_aside.iter().filter(|row| is_meant(row, selection));
+        let page = letters.filter(|row| after.is_none_or(|after| row.seq > after)).take(limit);
         Ok(page.map(|row| letter(&state, row)).collect())
     }
 
     async fn dead_letter(&self, event_id: &str) -> Result<Option<DeadLetterDetail>, SourceError> {
-        let selection = Selection {
-            event_ids: vec![event_id.to_owned()],
-            ..Selection::default()
-        };
+        let selection = Selection { event_ids: vec![event_id.to_owned()], ..Selection::default() };
         let state = self.state();
-        Ok(state
-            .set_aside
-            .iter()
-            .find(|row| is_meant(row, &selection))
-            .map(|row| {
-                let letter = letter(&state, row);
-                let Ok(event) = &row.event else {
-                    return DeadLetterDetail {
-                        letter,
-                        content_type: String::new(),
-                        headers: String::new(),
-                        occurred_at: String::new(),
-                        payload: Vec::new(),
-                    };
-                };
-                DeadLetterDetail {
+        Ok(state.set_aside.iter().find(|row| is_meant(row, &selection)).map(|row| {
+            let letter = letter(&state, row);
+            let Ok(event) = &row.event else {
+                return DeadLetterDetail {
                     letter,
-                    content_type: event.content_type().to_owned(),
-                    headers: serde_json::to_string(event.headers()).unwrap_or_default(),
-                    occurred_at: jiff::Timestamp::try_from(event.occurred_at())
-                        .map(|time| time.to_string())
-                        .unwrap_or_default(),
-                    payload: event.payload().to_vec(),
-                }
-            }))
+                    content_type: String::new(),
+                    headers: String::new(),
+                    occurred_at: String::new(),
+                    payload: Vec::new(),
+                };
+            };
+            DeadLetterDetail {
+                letter,
+                content_type: event.content_type().to_owned(),
+                headers: serde_json::to_string(event.headers()).unwrap_or_default(),
+                occurred_at: jiff::Timestamp::try_from(event.occurred_at())
+                    .map(|time| time.to_string())
+                    .unwrap_or_default(),
+                payload: event.payload().to_vec(),
+            }
+        }))
     }
 
     async fn retry(&self, selection: &Selection) -> Result<u64, SourceError> {
@@ -127,31 +106,18 @@ impl Admin for MemoryOutbox {
 }
 
 fn meant(state: &State, selection: &Selection) -> Vec<u64> {
-    state
-        .set_aside
-        .iter()
-        .filter(|row| is_meant(row, selection))
-        .map(|row| row.seq)
-        .collect()
+    state.set_aside.iter().filter(|row| is_meant(row, selection)).map(|row| row.seq).collect()
 }
 
 fn is_meant(row: &SetAside, selection: &Selection) -> bool {
     row.state == SetAsideState::Parked
-        && selection
-            .pipeline
-            .as_deref()
-            .is_none_or(|pipeline| pipeline == PIPELINE)
-        && selection
-            .key
-            .as_ref()
-            .is_none_or(|key| row.key() == Some(key))
+        && selection.pipeline.as_deref().is_none_or(|pipeline| pipeline == PIPELINE)
+        && selection.key.as_ref().is_none_or(|key| row.key() == Some(key))
         && (selection.event_ids.is_empty() || selection.event_ids.contains(&event_id(row)))
 }
 
 fn event_id(row: &SetAside) -> String {
-    row.event
-        .as_ref()
-        .map_or_else(|_| String::new(), |event| event.id().to_string())
+    row.event.as_ref().map_or_else(|_| String::new(), |event| event.id().to_string())
 }
 
 fn letter(state: &State, row: &SetAside) -> DeadLetter {
@@ -172,16 +138,8 @@ fn letter(state: &State, row: &SetAside) -> DeadLetter {
             .event
             .as_ref()
             .map_or_else(|_| String::new(), |event| event.event_type().to_owned()),
-        kind: row
-            .failure
-            .as_ref()
-            .map_or("", |failure| failure.kind.as_str())
-            .to_owned(),
-        error: row
-            .failure
-            .as_ref()
-            .map_or("", |failure| &failure.message)
-            .to_owned(),
+        kind: row.failure.as_ref().map_or("", |failure| failure.kind.as_str()).to_owned(),
+        error: row.failure.as_ref().map_or("", |failure| &failure.message).to_owned(),
         attempts: row.attempts,
         parked_at: row.since,
     }

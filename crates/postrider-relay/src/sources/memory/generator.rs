@@ -24,11 +24,7 @@ pub struct Generated {
 impl Generated {
     /// So many events of the default shape.
     pub fn new(events: u64) -> Self {
-        Self {
-            events,
-            payload_bytes: 200,
-            keys: 10_000,
-        }
+        Self { events, payload_bytes: 200, keys: 10_000 }
     }
 }
 
@@ -46,9 +42,7 @@ impl Generator {
         let bytes_max = postrider::event::PAYLOAD_BYTES_MAX;
         Self {
             events: generated.events,
-            aggregate_ids: (0..generated.keys.max(1))
-                .map(|key| key.to_string())
-                .collect(),
+            aggregate_ids: (0..generated.keys.max(1)).map(|key| key.to_string()).collect(),
             payload: Bytes::from(vec![b'x'; generated.payload_bytes.min(bytes_max)]),
             id_prefix: Uuid::now_v7().as_u64_pair().0,
             occurred_at: SystemTime::now(),

@@ -85,18 +85,12 @@ impl SetAsideRows {
 
     /// When the next row comes due.
     pub(super) fn next_due(&self, now: Duration) -> Option<Duration> {
-        self.due
-            .range((now, u64::MAX)..)
-            .next()
-            .map(|(due, _)| *due)
+        self.due.range((now, u64::MAX)..).next().map(|(due, _)| *due)
     }
 
     /// Rows that come back by themselves, now or later.
     pub(super) fn returning(&self) -> impl Iterator<Item = &SetAside> {
-        self.due
-            .iter()
-            .map(|(_, seq)| &self.rows[seq])
-            .filter(|row| self.is_first(row))
+        self.due.iter().map(|(_, seq)| &self.rows[seq]).filter(|row| self.is_first(row))
     }
 
     /// Rows whose turn it is, each followed by what is queued right behind it in its key.
@@ -136,9 +130,7 @@ impl SetAsideRows {
 
     fn blocking_of(&self, row: &SetAside) -> &BTreeSet<u64> {
         static NONE: BTreeSet<u64> = BTreeSet::new();
-        row.key()
-            .and_then(|key| self.blocking.get(key))
-            .unwrap_or(&NONE)
+        row.key().and_then(|key| self.blocking.get(key)).unwrap_or(&NONE)
     }
 
     /// Sets a row aside, or changes why it is. Answers its key if it was blocking or is now.
@@ -239,11 +231,7 @@ impl SetAsideRows {
     pub(super) fn mend(&mut self, keys: BTreeSet<Key>, now: Duration) -> Vec<Key> {
         let mut unblocked = Vec::new();
         for key in keys {
-            let Some(first) = self
-                .blocking
-                .get(&key)
-                .and_then(|rows| rows.first().copied())
-            else {
+            let Some(first) = self.blocking.get(&key).and_then(|rows| rows.first().copied()) else {
                 unblocked.push(key);
                 continue;
             };

@@ -72,10 +72,7 @@ impl State {
         self.crashes += 1;
         let mut blocked_keys: Vec<Key> = self.set_aside.blocked_keys().cloned().collect();
         blocked_keys.sort_unstable();
-        Resume {
-            blocked_keys,
-            crashes,
-        }
+        Resume { blocked_keys, crashes }
     }
 
     pub(super) fn survived(&mut self) {
@@ -94,10 +91,7 @@ impl State {
     pub(super) fn read(&mut self, limit: BatchLimit, now: Moment) -> Vec<Record> {
         let mut room = Room::new(limit);
         let mut batch = Vec::new();
-        for seq in self
-            .set_aside
-            .due_rows(now.elapsed, &self.returned, room.events())
-        {
+        for seq in self.set_aside.due_rows(now.elapsed, &self.returned, room.events()) {
             let Some(row) = self.set_aside.get(seq) else {
                 continue;
             };
@@ -147,8 +141,7 @@ impl State {
             return false;
         }
         self.last_handle += 1;
-        self.under_way
-            .insert(self.last_handle, UnderWay { seq, returned });
+        self.under_way.insert(self.last_handle, UnderWay { seq, returned });
         if returned {
             self.returned.insert(seq);
         }
@@ -189,8 +182,6 @@ impl State {
             }
         }
         self.settled_at = Some(now.date);
-        Settled {
-            unblocked: self.set_aside.mend(touched, now.elapsed),
-        }
+        Settled { unblocked: self.set_aside.mend(touched, now.elapsed) }
     }
 }

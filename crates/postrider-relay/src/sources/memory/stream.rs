@@ -20,17 +20,11 @@ pub(super) enum Stream {
 
 impl Stream {
     pub(super) fn stored() -> Self {
-        Self::Stored {
-            rows: BTreeMap::new(),
-            last: 0,
-        }
+        Self::Stored { rows: BTreeMap::new(), last: 0 }
     }
 
     pub(super) fn generated(generated: Generated) -> Self {
-        Self::Generated {
-            generator: Generator::new(generated),
-            settled: 0,
-        }
+        Self::Generated { generator: Generator::new(generated), settled: 0 }
     }
 
     pub(super) fn append(&mut self, row: Row) {
@@ -50,13 +44,12 @@ impl Stream {
     /// The first row after this position.
     pub(super) fn after(&self, position: u64) -> Option<(u64, Row)> {
         match self {
-            Self::Stored { rows, .. } => rows
-                .range(position + 1..)
-                .next()
-                .map(|(seq, row)| (*seq, row.clone())),
-            Self::Generated { generator, .. } => generator
-                .event(position + 1)
-                .map(|event| (position + 1, Ok(event))),
+            Self::Stored { rows, .. } => {
+                rows.range(position + 1..).next().map(|(seq, row)| (*seq, row.clone()))
+            }
+            Self::Generated { generator, .. } => {
+                generator.event(position + 1).map(|event| (position + 1, Ok(event)))
+            }
         }
     }
 

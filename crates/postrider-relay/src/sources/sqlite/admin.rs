@@ -50,14 +50,7 @@ impl SqliteAdmin {
     pub async fn connect(location: Location, table: TableName) -> Result<Self, SourceError> {
         let sql = AdminQueries::new(&table);
         let keys = Queries::new(&table, false);
-        let admin = Self {
-            shared: Arc::new(Shared {
-                location,
-                table,
-                sql,
-                keys,
-            }),
-        };
+        let admin = Self { shared: Arc::new(Shared { location, table, sql, keys }) };
         admin.run("open the outbox", |_, _| Ok(())).await?;
         Ok(admin)
     }
@@ -69,7 +62,7 @@ impl SqliteAdmin {
     ) -> Result<T, SourceError> {
         let shared = Arc::clone(&self.shared);
         let worked = tokio::task::spawn_blocking(move || {
-            let conn = open::open(&shared.location, BUSY_TIMEOUT)?;
+            let conn = open::open(&shared.location, &shared.table, BUSY_TIMEOUT)?;
             open::check_tables(&conn, &shared.location, &shared.table)?;
             work(&conn, &shared).map_err(|trouble| trouble.while_doing(doing))
         });
@@ -105,10 +98,7 @@ impl SqliteAdmin {
 #[async_trait]
 impl Admin for SqliteAdmin {
     async fn status(&self) -> Result<OutboxStatus, SourceError> {
-        self.run("read the status", |conn, shared| {
-            Ok(status::status(conn, shared)?)
-        })
-        .await
+        self.run("read the status", |conn, shared| Ok(status::status(conn, shared)?)).await
     }
 
     async fn dead_letters(
@@ -125,10 +115,7 @@ impl Admin for SqliteAdmin {
     }
 
     async fn dead_letter(&self, event_id: &str) -> Result<Option<DeadLetterDetail>, SourceError> {
-        let selection = Selection {
-            event_ids: vec![event_id.to_owned()],
-            ..Selection::default()
-        };
+        let selection = Selection { event_ids: vec![event_id.to_owned()], ..Selection::default() };
         self.run("read a dead letter", move |conn, shared| {
             let snapshot = Transaction::new_unchecked(conn, TransactionBehavior::Deferred)?;
             let found = letters(&snapshot, shared, &selection, None, 1)?.pop();
@@ -187,32 +174,18 @@ fn change_page(
     let page = selected(&tx, shared, selection, after)?;
     let mut touched: BTreeSet<(String, Key)> = BTreeSet::new();
     for (_, pipeline, seq) in &page {
-        let keys = Keys {
-            conn: &tx,
-            sql: &shared.keys,
-            pipeline,
-        };
+        let keys = Keys { conn: &tx, sql: &shared.keys, pipeline };
         touched.extend(keys.blocking_key(*seq)?.map(|key| (pipeline.clone(), key)));
         change(&keys, shared, *seq, &now)?;
     }
     for (pipeline, key) in touched {
         // The relay learns that a key is free when it next settles something of that key.
-        let keys = Keys {
-            conn: &tx,
-            sql: &shared.keys,
-            pipeline: &pipeline,
-        };
+        let keys = Keys { conn: &tx, sql: &shared.keys, pipeline: &pipeline };
         keys.mend(BTreeSet::from([key]), &now)?;
     }
     tx.commit()?;
-    let last = page
-        .last()
-        .filter(|_| page.len() == PAGE_EVENTS as usize)
-        .map(|(rowid, ..)| *rowid);
-    Ok(Page {
-        changed: page.len(),
-        last,
-    })
+    let last = page.last().filter(|_| page.len() == PAGE_EVENTS as usize).map(|(rowid, ..)| *rowid);
+    Ok(Page { changed: page.len(), last })
 }
 
 /// Row id, pipeline and number of the next dead letters that match.
@@ -224,24 +197,12 @@ fn selected(
 ) -> rusqlite::Result<Vec<(i64, String, i64)>> {
     let (pipeline, ids, aggregate_type, aggregate_id) = parts(selection);
     let mut statement = conn.prepare_cached(&shared.sql.selected(selection))?;
-    let params = params![
-        pipeline,
-        ids,
-        aggregate_type,
-        aggregate_id,
-        after,
-        PAGE_EVENTS
-    ];
+    let params = params![pipeline, ids, aggregate_type, aggregate_id, after, PAGE_EVENTS];
     let page = statement.query_map(params, |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
     page.collect()
 }
 
-type Parts<'s> = (
-    Option<&'s str>,
-    Option<String>,
-    Option<&'s str>,
-    Option<&'s str>,
-);
+type Parts<'s> = (Option<&'s str>, Option<String>, Option<&'s str>, Option<&'s str>);
 
 /// A selection as the statements take it.
 fn parts(selection: &Selection) -> Parts<'_> {
@@ -267,24 +228,14 @@ fn letters(
     let after = i64::try_from(after.unwrap_or(0)).unwrap_or(i64::MAX);
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let mut statement = conn.prepare_cached(&shared.sql.letters(selection))?;
-    let params = params![
-        pipeline,
-        ids,
-        aggregate_type,
-        aggregate_id,
-        after,
-        limit,
-        COUNT_MAX as i64
-    ];
+    let params =
+        params![pipeline, ids, aggregate_type, aggregate_id, after, limit, COUNT_MAX as i64];
     let letters = statement.query_map(params, |row| {
         Ok(DeadLetter {
             cursor: row.get::<_, i64>(0)? as u64,
             pipeline: row.get(1)?,
             event_id: shown(row, 2)?,
-            key: Key {
-                aggregate_type: shown(row, 3)?,
-                aggregate_id: shown(row, 4)?,
-            },
+            key: Key { aggregate_type: shown(row, 3)?, aggregate_id: shown(row, 4)? },
             event_type: shown(row, 5)?,
             kind: shown(row, 6)?,
             error: shown(row, 7)?,

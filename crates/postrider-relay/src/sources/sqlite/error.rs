@@ -47,37 +47,27 @@ fn meaning(err: &rusqlite::Error) -> (SourceErrorKind, Option<&'static str>) {
             Unavailable,
             Some("another connection holds a lock; look for a write transaction that stays open"),
         ),
-        Some(ErrorCode::NotADatabase) => (
-            Unsafe,
-            Some("the file is not a SQLite database, or it is encrypted"),
-        ),
-        Some(ErrorCode::DatabaseCorrupt) => (
-            Unsafe,
-            Some("run `PRAGMA integrity_check`, then recover or restore the database"),
-        ),
+        Some(ErrorCode::NotADatabase) => {
+            (Unsafe, Some("the file is not a SQLite database, or it is encrypted"))
+        }
+        Some(ErrorCode::DatabaseCorrupt) => {
+            (Unsafe, Some("run `PRAGMA integrity_check`, then recover or restore the database"))
+        }
         Some(
             ErrorCode::ReadOnly
             | ErrorCode::PermissionDenied
             | ErrorCode::AuthorizationForStatementDenied,
-        ) => (
-            Misconfigured,
-            Some("the relay needs to write to the file and to its directory"),
-        ),
-        Some(ErrorCode::CannotOpen) => (
-            Misconfigured,
-            Some("the relay needs to read and write the file and its directory"),
-        ),
+        ) => (Misconfigured, Some("the relay needs to write to the file and to its directory")),
+        Some(ErrorCode::CannotOpen) => {
+            (Misconfigured, Some("the relay needs to read and write the file and its directory"))
+        }
         Some(ErrorCode::DiskFull) => (Unavailable, Some("free some disk space")),
         // No such table or column: the schema was changed under the relay.
-        Some(ErrorCode::Unknown) => (
-            Misconfigured,
-            Some("run `postrider migrate` if the tables were changed"),
-        ),
+        Some(ErrorCode::Unknown) => {
+            (Misconfigured, Some("run `postrider migrate` if the tables were changed"))
+        }
         // A value in a table of postrider is not of the type that it was written with.
-        None => (
-            Unsafe,
-            Some("a side table of the outbox was changed by hand; undo that"),
-        ),
+        None => (Unsafe, Some("a side table of the outbox was changed by hand; undo that")),
         Some(_) => (Unavailable, None),
     }
 }

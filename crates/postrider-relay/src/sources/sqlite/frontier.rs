@@ -47,12 +47,7 @@ pub(super) struct Frontier {
 
 impl Frontier {
     pub(super) fn new(position: i64) -> Self {
-        Self {
-            settled_to: position,
-            read_to: position,
-            rows: VecDeque::new(),
-            before: Vec::new(),
-        }
+        Self { settled_to: position, read_to: position, rows: VecDeque::new(), before: Vec::new() }
     }
 
     /// Takes in what was settled beyond the position before the start.

@@ -23,9 +23,7 @@ impl Keys<'_> {
     /// The key of a row that is set aside, if it blocks.
     pub(super) fn blocking_key(&self, seq: i64) -> rusqlite::Result<Option<Key>> {
         let mut statement = self.conn.prepare_cached(&self.sql.blocking_key)?;
-        statement
-            .query_row(params![self.pipeline, seq], key)
-            .optional()
+        statement.query_row(params![self.pipeline, seq], key).optional()
     }
 
     /// Keys with a blocking row.
@@ -42,10 +40,9 @@ impl Keys<'_> {
         let mut unblocked = Vec::new();
         for key in keys {
             let found: Option<(i64, bool)> = first
-                .query_row(
-                    params![self.pipeline, key.aggregate_type, key.aggregate_id],
-                    |row| Ok((row.get(0)?, row.get(1)?)),
-                )
+                .query_row(params![self.pipeline, key.aggregate_type, key.aggregate_id], |row| {
+                    Ok((row.get(0)?, row.get(1)?))
+                })
                 .optional()?;
             match found {
                 None => unblocked.push(key),
@@ -61,8 +58,5 @@ impl Keys<'_> {
 }
 
 fn key(row: &Row<'_>) -> rusqlite::Result<Key> {
-    Ok(Key {
-        aggregate_type: row.get(0)?,
-        aggregate_id: row.get(1)?,
-    })
+    Ok(Key { aggregate_type: row.get(0)?, aggregate_id: row.get(1)? })
 }

@@ -68,18 +68,10 @@ mod tests {
     fn each_form_of_url_names_a_path() {
         let cases = [
             ("sqlite:app.db", "app.db", "sqlite:app.db"),
-            (
-                "sqlite:./data/app.db",
-                "./data/app.db",
-                "sqlite:./data/app.db",
-            ),
+            ("sqlite:./data/app.db", "./data/app.db", "sqlite:./data/app.db"),
             ("sqlite:/var/app.db", "/var/app.db", "sqlite:///var/app.db"),
             ("sqlite://app.db", "app.db", "sqlite:app.db"),
-            (
-                "sqlite:///var/my app%20.db",
-                "/var/my app%20.db",
-                "sqlite:///var/my app%20.db",
-            ),
+            ("sqlite:///var/my app%20.db", "/var/my app%20.db", "sqlite:///var/my app%20.db"),
         ];
         for (url, path, shown) in cases {
             let location = Location::parse(url).unwrap();

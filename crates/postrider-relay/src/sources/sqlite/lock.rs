@@ -29,17 +29,15 @@ impl PipelineLock {
         pipeline: &str,
     ) -> Result<Self, SourceError> {
         let path = lock_path(database, table, pipeline);
-        let file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&path)
-            .map_err(|err| {
-                let message = format!("cannot open the lock file {}", path.display());
-                SourceError::new(SourceErrorKind::Misconfigured, message)
-                    .with_hint("the relay needs to write to the directory of the database")
-                    .with_source(err)
-            })?;
+        let file =
+            OpenOptions::new().write(true).create(true).truncate(false).open(&path).map_err(
+                |err| {
+                    let message = format!("cannot open the lock file {}", path.display());
+                    SourceError::new(SourceErrorKind::Misconfigured, message)
+                        .with_hint("the relay needs to write to the directory of the database")
+                        .with_source(err)
+                },
+            )?;
         match file.try_lock() {
             Ok(()) => Ok(Self { _file: file }),
             Err(TryLockError::WouldBlock) => {
@@ -59,10 +57,7 @@ impl PipelineLock {
 
 fn lock_path(database: &Path, table: &TableName, pipeline: &str) -> PathBuf {
     let mut path = database.as_os_str().to_owned();
-    path.push(format!(
-        "-postrider-{:016x}.lock",
-        fingerprint(table.as_str(), pipeline)
-    ));
+    path.push(format!("-postrider-{:016x}.lock", fingerprint(table.as_str(), pipeline)));
     path.into()
 }
 
@@ -89,10 +84,7 @@ mod tests {
         let first = PipelineLock::take(&database, &table, "a/b").unwrap();
         let error = PipelineLock::take(&database, &table, "a/b").unwrap_err();
         assert_eq!(error.kind, SourceErrorKind::Unavailable);
-        assert_eq!(
-            error.to_string(),
-            "another relay runs pipeline \"a/b\" on this database"
-        );
+        assert_eq!(error.to_string(), "another relay runs pipeline \"a/b\" on this database");
         PipelineLock::take(&database, &table, "other").unwrap();
         drop(first);
         PipelineLock::take(&database, &table, "a/b").unwrap();

@@ -17,8 +17,7 @@ pub async fn migrate(
         let doing = format!("open {location}");
         let mut conn =
             Connection::open(location.path()).map_err(|err| source_error(&doing, err))?;
-        conn.busy_timeout(BUSY_TIMEOUT)
-            .map_err(|err| source_error(&doing, err))?;
+        conn.busy_timeout(BUSY_TIMEOUT).map_err(|err| source_error(&doing, err))?;
         schema::sqlite::migrate(&mut conn, &table).map_err(|err| migration_error(&location, err))
     });
     migrated.await.unwrap_or_else(|err| {

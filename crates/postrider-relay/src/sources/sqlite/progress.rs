@@ -109,12 +109,7 @@ pub(super) fn start(store: &Store, wanted: Progress) -> Result<Start, Trouble> {
     if recorded == Progress::Cursor {
         store.check_position(position)?;
         if wanted == Progress::Cursor {
-            return Ok(Start {
-                progress: wanted,
-                position,
-                beyond: stretches,
-                catch_up_to: None,
-            });
+            return Ok(Start { progress: wanted, position, beyond: stretches, catch_up_to: None });
         }
         set(store, wanted, position, &beyond)?;
     }
@@ -128,20 +123,11 @@ pub(super) fn start(store: &Store, wanted: Progress) -> Result<Start, Trouble> {
         }
         _ => None,
     };
-    let progress = if catch_up_to.is_some() {
-        recorded
-    } else {
-        wanted
-    };
+    let progress = if catch_up_to.is_some() { recorded } else { wanted };
     if is_behind || progress != recorded {
         set(store, progress, 0, "")?;
     }
-    Ok(Start {
-        progress,
-        position: 0,
-        beyond: Vec::new(),
-        catch_up_to,
-    })
+    Ok(Start { progress, position: 0, beyond: Vec::new(), catch_up_to })
 }
 
 /// Writes down a way of progress, if it goes with those of the other pipelines.
@@ -155,10 +141,7 @@ pub(super) fn set(
     refuse_others(store, progress)?;
     let now = store.now()?.text;
     let sql = &store.checkpoints.set_progress;
-    store.execute(
-        sql,
-        params![store.pipeline, progress.as_str(), position, beyond, now],
-    )?;
+    store.execute(sql, params![store.pipeline, progress.as_str(), position, beyond, now])?;
     tx.commit()?;
     Ok(())
 }

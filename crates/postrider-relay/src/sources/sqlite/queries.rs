@@ -58,26 +58,11 @@ pub(super) const EVENT_COLUMNS: [&str; 13] = [
 /// The columns that only the outbox has.
 pub(super) const OUTBOX_COLUMNS: [&str; 1] = ["published_at"];
 /// The columns that events set aside have besides.
-pub(super) const FAILURE_COLUMNS: [&str; 8] = [
-    "pipeline",
-    "state",
-    "blocks",
-    "due_at",
-    "attempts",
-    "kind",
-    "error",
-    "set_aside_at",
-];
+pub(super) const FAILURE_COLUMNS: [&str; 8] =
+    ["pipeline", "state", "blocks", "due_at", "attempts", "kind", "error", "set_aside_at"];
 /// The columns of a checkpoint.
-pub(super) const CHECKPOINT_COLUMNS: [&str; 7] = [
-    "pipeline",
-    "progress",
-    "position",
-    "beyond",
-    "crashes",
-    "settled_at",
-    "updated_at",
-];
+pub(super) const CHECKPOINT_COLUMNS: [&str; 7] =
+    ["pipeline", "progress", "position", "beyond", "crashes", "settled_at", "updated_at"];
 
 /// The statements of a source.
 #[derive(Debug)]

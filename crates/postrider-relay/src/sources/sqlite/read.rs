@@ -55,36 +55,16 @@ pub(super) fn look(
 ) -> rusqlite::Result<Found> {
     let snapshot = store.read()?;
     let now = store.now()?;
-    let mut look = Look {
-        store,
-        window,
-        progress,
-        room: Room::new(limit),
-        rows: Vec::new(),
-    };
+    let mut look = Look { store, window, progress, room: Room::new(limit), rows: Vec::new() };
     let mut gone = Vec::new();
-    let mut reach = Reach {
-        read_to: window.position,
-        more: false,
-    };
+    let mut reach = Reach { read_to: window.position, more: false };
     if look.set_aside(&now)? && look.released(&mut gone)? {
         reach = look.fresh(up_to)?;
     }
-    let next_due = if look.rows.is_empty() {
-        look.next_due(&now)?
-    } else {
-        None
-    };
+    let next_due = if look.rows.is_empty() { look.next_due(&now)? } else { None };
     let rows = look.rows;
     snapshot.finish()?;
-    Ok(Found {
-        rows,
-        gone,
-        read_to: reach.read_to,
-        more: reach.more,
-        now,
-        next_due,
-    })
+    Ok(Found { rows, gone, read_to: reach.read_to, more: reach.more, now, next_due })
 }
 
 struct Look<'a> {
@@ -155,9 +135,7 @@ impl Look<'_> {
             return Ok(false);
         }
         let sql = &self.store.sql.set_aside_row;
-        let row = self
-            .store
-            .one(sql, params![self.store.pipeline, seq], decode)?;
+        let row = self.store.one(sql, params![self.store.pipeline, seq], decode)?;
         Ok(self.take(Origin::SetAside, row))
     }
 
@@ -184,21 +162,13 @@ impl Look<'_> {
     }
 
     fn fresh(&mut self, up_to: i64) -> rusqlite::Result<Reach> {
-        let Self {
-            store,
-            window,
-            progress,
-            ..
-        } = *self;
+        let Self { store, window, progress, .. } = *self;
         let mut limit = self.room.events();
         if progress == Progress::Cursor {
             limit = limit.min(window.frontier.room());
         }
         let position = window.position;
-        let mut reach = Reach {
-            read_to: position,
-            more: false,
-        };
+        let mut reach = Reach { read_to: position, more: false };
         let last: i64 = store.one(&store.sql.max_seq, [], |row| row.get(0))?;
         let last = last.min(up_to);
         if last <= position || limit == 0 {
@@ -247,10 +217,7 @@ impl Look<'_> {
     fn next_due(&self, now: &Now) -> rusqlite::Result<Option<Duration>> {
         let sql = &self.store.sql.next_due;
         let due: Option<String> =
-            self.store
-                .one(sql, params![self.store.pipeline, now.text], |row| {
-                    row.get(0)
-                })?;
+            self.store.one(sql, params![self.store.pipeline, now.text], |row| row.get(0))?;
         // A time that cannot be read was written by hand; look again soon.
         Ok(due.map(|due| {
             postrider::timestamp::from_text(&due)

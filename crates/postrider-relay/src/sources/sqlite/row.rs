@@ -56,32 +56,19 @@ pub(super) fn decode(row: &Row<'_>) -> rusqlite::Result<Decoded> {
         Ok(key) => event(row, key).map(Arc::new),
         Err(reason) => Err(reason.clone()),
     };
-    let event = event.map_err(|reason| Undecodable {
-        key: key.ok(),
-        reason,
-    });
-    Ok(Decoded {
-        seq,
-        event,
-        attempts,
-    })
+    let event = event.map_err(|reason| Undecodable { key: key.ok(), reason });
+    Ok(Decoded { seq, event, attempts })
 }
 
 fn key(row: &Row<'_>) -> Result<Key, String> {
     let aggregate_type = text(row, column::AGGREGATE_TYPE, "aggregate_type")?;
     let aggregate_id = text(row, column::AGGREGATE_ID, "aggregate_id")?;
-    for (name, value) in [
-        ("aggregate_type", aggregate_type),
-        ("aggregate_id", aggregate_id),
-    ] {
+    for (name, value) in [("aggregate_type", aggregate_type), ("aggregate_id", aggregate_id)] {
         if value.is_empty() {
             return Err(format!("{name} is empty"));
         }
     }
-    Ok(Key {
-        aggregate_type: aggregate_type.to_owned(),
-        aggregate_id: aggregate_id.to_owned(),
-    })
+    Ok(Key { aggregate_type: aggregate_type.to_owned(), aggregate_id: aggregate_id.to_owned() })
 }
 
 fn event(row: &Row<'_>, key: &Key) -> Result<Event, String> {
@@ -91,16 +78,13 @@ fn event(row: &Row<'_>, key: &Key) -> Result<Event, String> {
     if content_type.is_empty() {
         return Err("content_type is empty".to_owned());
     }
-    let mut event = Event::builder(
-        key.aggregate_type.as_str(),
-        key.aggregate_id.as_str(),
-        event_type,
-    )
-    .id(id)
-    .version(version(row)?)
-    .payload(payload(row)?, content_type)
-    .headers(headers(text(row, column::HEADERS, "headers")?)?)
-    .occurred_at(time(row, column::OCCURRED_AT, "occurred_at")?);
+    let mut event =
+        Event::builder(key.aggregate_type.as_str(), key.aggregate_id.as_str(), event_type)
+            .id(id)
+            .version(version(row)?)
+            .payload(payload(row)?, content_type)
+            .headers(headers(text(row, column::HEADERS, "headers")?)?)
+            .occurred_at(time(row, column::OCCURRED_AT, "occurred_at")?);
     if !is_null(row, column::TOPIC) {
         event = event.topic(text(row, column::TOPIC, "topic")?);
     }
@@ -149,10 +133,7 @@ fn version(row: &Row<'_>) -> Result<u32, String> {
 }
 
 fn payload(row: &Row<'_>) -> Result<Bytes, String> {
-    match (
-        value(row, column::PAYLOAD),
-        value(row, column::PAYLOAD_BYTES),
-    ) {
+    match (value(row, column::PAYLOAD), value(row, column::PAYLOAD_BYTES)) {
         (ValueRef::Blob(bytes) | ValueRef::Text(bytes), _) => Ok(Bytes::copy_from_slice(bytes)),
         (ValueRef::Null, ValueRef::Integer(bytes)) => Err(too_long("payload", bytes)),
         (ValueRef::Null, _) => Err("payload is NULL".to_owned()),
@@ -166,10 +147,7 @@ fn headers(json: &str) -> Result<BTreeMap<String, String>, String> {
     }
     serde_json::from_str(json).map_err(|err| {
         // What serde says may quote a value.
-        format!(
-            "headers is not a JSON object of strings, at column {}",
-            err.column()
-        )
+        format!("headers is not a JSON object of strings, at column {}", err.column())
     })
 }
 

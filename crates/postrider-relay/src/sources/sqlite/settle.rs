@@ -28,19 +28,12 @@ pub(super) fn settle(
     settling: &[Settling<'_>],
     (position, beyond): (i64, String),
 ) -> Result<Settled, Trouble> {
-    if settling
-        .iter()
-        .all(|settling| settling.verdict == &Verdict::Released)
-    {
+    if settling.iter().all(|settling| settling.verdict == &Verdict::Released) {
         return Ok(Settled::default());
     }
     let tx = store.write()?;
     let now = store.now()?;
-    let settle = Settle {
-        store,
-        progress,
-        now: &now,
-    };
+    let settle = Settle { store, progress, now: &now };
     let mut touched = BTreeSet::new();
     let mut done = Vec::with_capacity(settling.len());
     for Settling { row, verdict, .. } in settling {
@@ -87,9 +80,9 @@ impl Settle<'_> {
             match self.progress {
                 Progress::Cursor => return Ok(()),
                 Progress::Delete => self.store.execute(&sql.delete, [first, last])?,
-                Progress::Mark => self
-                    .store
-                    .execute(&sql.mark, params![first, last, self.now.text])?,
+                Progress::Mark => {
+                    self.store.execute(&sql.mark, params![first, last, self.now.text])?
+                }
             };
         }
         Ok(())
@@ -138,9 +131,7 @@ impl Settle<'_> {
     }
 
     fn checkpoint_is_gone(&self) -> SourceError {
-        let Store {
-            pipeline, table, ..
-        } = self.store;
+        let Store { pipeline, table, .. } = self.store;
         let message =
             format!("the checkpoint of pipeline {pipeline:?} was removed from {table}_checkpoints");
         SourceError::new(SourceErrorKind::Unsafe, message)
@@ -206,9 +197,5 @@ impl<'v> Aside<'v> {
 
 fn after(now: &Now, delay: Duration) -> String {
     let far = SystemTime::UNIX_EPOCH + FAR_FUTURE;
-    timestamp::to_text(
-        now.time
-            .checked_add(delay)
-            .map_or(far, |time| time.min(far)),
-    )
+    timestamp::to_text(now.time.checked_add(delay).map_or(far, |time| time.min(far)))
 }

@@ -41,11 +41,7 @@ impl Store {
     }
 
     pub(super) fn keys(&self) -> Keys<'_> {
-        Keys {
-            conn: &self.conn,
-            sql: &self.sql,
-            pipeline: &self.pipeline,
-        }
+        Keys { conn: &self.conn, sql: &self.sql, pipeline: &self.pipeline }
     }
 
     pub(super) fn now(&self) -> rusqlite::Result<Now> {

@@ -25,9 +25,7 @@ struct Database {
 
 impl Database {
     fn new() -> Self {
-        let database = Self {
-            dir: tempfile::tempdir().unwrap(),
-        };
+        let database = Self { dir: tempfile::tempdir().unwrap() };
         let mut conn = Connection::open(database.path()).unwrap();
         schema::sqlite::migrate(&mut conn, &TableName::default()).unwrap();
         database
@@ -67,10 +65,7 @@ impl Database {
     }
 
     fn options(&self, progress: Progress) -> SqliteOptions {
-        SqliteOptions {
-            progress,
-            ..SqliteOptions::new(Location::new(self.path()))
-        }
+        SqliteOptions { progress, ..SqliteOptions::new(Location::new(self.path())) }
     }
 
     /// A relay that starts.
@@ -81,18 +76,12 @@ impl Database {
     }
 
     async fn admin(&self) -> SqliteAdmin {
-        SqliteAdmin::connect(Location::new(self.path()), TableName::default())
-            .await
-            .unwrap()
+        SqliteAdmin::connect(Location::new(self.path()), TableName::default()).await.unwrap()
     }
 }
 
 fn limit(events: usize) -> BatchLimit {
-    BatchLimit {
-        events,
-        bytes: 10 << 20,
-        wait: Duration::ZERO,
-    }
+    BatchLimit { events, bytes: 10 << 20, wait: Duration::ZERO }
 }
 
 /// Everything that is there now.
@@ -102,27 +91,18 @@ async fn read(source: &SqliteSource) -> Vec<Record> {
 
 /// What is there now or comes within a few seconds.
 async fn wait(source: &SqliteSource) -> Vec<Record> {
-    let limit = BatchLimit {
-        wait: Duration::from_secs(10),
-        ..limit(1000)
-    };
+    let limit = BatchLimit { wait: Duration::from_secs(10), ..limit(1000) };
     source.next_batch(limit).await.unwrap()
 }
 
 /// The event types, which name the events of these tests.
 fn types(records: &[Record]) -> Vec<&str> {
-    records
-        .iter()
-        .map(|record| record.event.as_ref().unwrap().event_type())
-        .collect()
+    records.iter().map(|record| record.event.as_ref().unwrap().event_type()).collect()
 }
 
 fn handle(records: &[Record], event_type: &str) -> Handle {
     let is_it = |record: &&Record| {
-        record
-            .event
-            .as_ref()
-            .is_ok_and(|event| event.event_type() == event_type)
+        record.event.as_ref().is_ok_and(|event| event.event_type() == event_type)
     };
     records.iter().find(is_it).unwrap().handle
 }
@@ -130,43 +110,26 @@ fn handle(records: &[Record], event_type: &str) -> Handle {
 async fn settle(source: &SqliteSource, verdicts: &[(Handle, Verdict)]) -> Settled {
     let settlements: Vec<Settlement> = verdicts
         .iter()
-        .map(|(handle, verdict)| Settlement {
-            handle: *handle,
-            verdict: verdict.clone(),
-        })
+        .map(|(handle, verdict)| Settlement { handle: *handle, verdict: verdict.clone() })
         .collect();
     source.settle(&settlements).await.unwrap()
 }
 
 async fn settle_all(source: &SqliteSource, records: &[Record], verdict: &Verdict) -> Settled {
-    let verdicts: Vec<_> = records
-        .iter()
-        .map(|record| (record.handle, verdict.clone()))
-        .collect();
+    let verdicts: Vec<_> = records.iter().map(|record| (record.handle, verdict.clone())).collect();
     settle(source, &verdicts).await
 }
 
 fn failure(attempts: u32) -> Failure {
-    Failure {
-        kind: FailureKind::Failed,
-        message: "no luck".to_owned(),
-        attempts,
-    }
+    Failure { kind: FailureKind::Failed, message: "no luck".to_owned(), attempts }
 }
 
 fn parked(blocks: bool) -> Verdict {
-    Verdict::Parked {
-        failure: failure(3),
-        blocks,
-    }
+    Verdict::Parked { failure: failure(3), blocks }
 }
 
 fn deferred(delay: Duration) -> Verdict {
-    Verdict::Deferred {
-        delay,
-        failure: Some(failure(1)),
-        blocks: true,
-    }
+    Verdict::Deferred { delay, failure: Some(failure(1)), blocks: true }
 }
 
 /// Reads and delivers until nothing is there any more; the event types in order.

@@ -74,19 +74,9 @@ impl Window {
 
     /// Gives a row its handle.
     pub(super) fn hand_out(&mut self, row: &Decoded, returned: bool) -> Handle {
-        let keyed = row
-            .event
-            .as_ref()
-            .map_or_else(|bad| bad.key.is_some(), |_| true);
+        let keyed = row.event.as_ref().map_or_else(|bad| bad.key.is_some(), |_| true);
         self.last_handle += 1;
-        self.under_way.insert(
-            self.last_handle,
-            UnderWay {
-                seq: row.seq,
-                returned,
-                keyed,
-            },
-        );
+        self.under_way.insert(self.last_handle, UnderWay { seq: row.seq, returned, keyed });
         if returned {
             self.returned.insert(row.seq);
         }
@@ -109,11 +99,7 @@ impl Window {
                 self.under_way.insert(handle.0, UnderWay { returned: true, ..row });
                 self.returned.insert(row.seq);
             }
-            settling.push(Settling {
-                handle: *handle,
-                row,
-                verdict,
-            });
+            settling.push(Settling { handle: *handle, row, verdict });
         }
         settling
     }

@@ -129,8 +129,7 @@ impl Worker {
     }
 
     fn resume(&mut self) -> Result<Resume, SourceError> {
-        self.try_resume()
-            .map_err(|trouble| trouble.while_doing("read the checkpoint"))
+        self.try_resume().map_err(|trouble| trouble.while_doing("read the checkpoint"))
     }
 
     fn try_resume(&mut self) -> Result<Resume, Trouble> {
@@ -138,9 +137,8 @@ impl Worker {
         let now = self.store.now()?.text;
         let blocked_keys = self.store.keys().blocked()?;
         let started = &self.store.checkpoints.started;
-        let crashes = self
-            .store
-            .one(started, params![self.store.pipeline, now], |row| row.get(0))?;
+        let crashes =
+            self.store.one(started, params![self.store.pipeline, now], |row| row.get(0))?;
         self.progress = start.progress;
         self.catch_up_to = start.catch_up_to;
         self.window = Window::new(start.position);
@@ -148,15 +146,11 @@ impl Worker {
         self.written = start.position;
         self.idle = None;
         self.from_start = true;
-        Ok(Resume {
-            blocked_keys,
-            crashes,
-        })
+        Ok(Resume { blocked_keys, crashes })
     }
 
     fn read(&mut self, limit: BatchLimit) -> Result<Batch, SourceError> {
-        self.try_read(limit)
-            .map_err(|trouble| trouble.while_doing("read the outbox"))
+        self.try_read(limit).map_err(|trouble| trouble.while_doing("read the outbox"))
     }
 
     fn try_read(&mut self, limit: BatchLimit) -> Result<Batch, Trouble> {
@@ -172,10 +166,7 @@ impl Worker {
             let records = self.hand_out(found);
             if !records.is_empty() {
                 self.from_start = false;
-                return Ok(Batch {
-                    records,
-                    ..Batch::default()
-                });
+                return Ok(Batch { records, ..Batch::default() });
             }
             if more || self.start_over() || self.caught_up()? {
                 continue;
@@ -186,19 +177,10 @@ impl Worker {
             }
             self.from_start = false;
             let due_at = next_due.and_then(|due| Instant::now().checked_add(due));
-            self.idle = Some(Idle {
-                data_version,
-                next_due: due_at,
-            });
-            return Ok(Batch {
-                next_due,
-                ..Batch::default()
-            });
+            self.idle = Some(Idle { data_version, next_due: due_at });
+            return Ok(Batch { next_due, ..Batch::default() });
         }
-        Ok(Batch {
-            more: true,
-            ..Batch::default()
-        })
+        Ok(Batch { more: true, ..Batch::default() })
     }
 
     /// An empty batch if nothing can have come since the last look.
@@ -206,29 +188,18 @@ impl Worker {
         let Some(idle) = &self.idle else {
             return Ok(None);
         };
-        let next_due = idle
-            .next_due
-            .map(|due| due.saturating_duration_since(Instant::now()));
+        let next_due = idle.next_due.map(|due| due.saturating_duration_since(Instant::now()));
         let is_due = next_due.is_some_and(|due| due.is_zero());
         if is_due || self.store.data_version()? != idle.data_version {
             self.idle = None;
             return Ok(None);
         }
         self.write_passed()?;
-        Ok(Some(Batch {
-            next_due,
-            ..Batch::default()
-        }))
+        Ok(Some(Batch { next_due, ..Batch::default() }))
     }
 
     fn hand_out(&mut self, found: Found) -> Vec<Record> {
-        let Found {
-            rows,
-            gone,
-            read_to,
-            now,
-            ..
-        } = found;
+        let Found { rows, gone, read_to, now, .. } = found;
         for seq in gone {
             self.window.released.remove(&seq);
             self.window.frontier.set_settled(seq, true);
@@ -244,11 +215,7 @@ impl Worker {
                 Origin::Released => drop(self.window.released.remove(&row.seq)),
                 Origin::Fresh | Origin::SetAside => {}
             }
-            let deliver_after = row
-                .event
-                .as_ref()
-                .ok()
-                .and_then(|event| event.deliver_after());
+            let deliver_after = row.event.as_ref().ok().and_then(|event| event.deliver_after());
             let delay = deliver_after.and_then(|time| time.duration_since(now.time).ok());
             records.push(Record {
                 handle,
@@ -310,8 +277,7 @@ impl Worker {
         let position = self.window.frontier.position();
         let now = self.store.now()?.text;
         let sql = &self.store.checkpoints.passed;
-        self.store
-            .execute(sql, params![self.store.pipeline, position, now])?;
+        self.store.execute(sql, params![self.store.pipeline, position, now])?;
         self.written = position;
         self.passed = Instant::now();
         Ok(())
@@ -327,10 +293,7 @@ impl Worker {
         };
         match settle::settle(&self.store, self.progress, &settling, (position, beyond)) {
             Ok(settled) => {
-                if settling
-                    .iter()
-                    .any(|settling| settling.verdict != &Verdict::Released)
-                {
+                if settling.iter().any(|settling| settling.verdict != &Verdict::Released) {
                     self.written = position;
                 }
                 self.window.settled(settling);
@@ -344,8 +307,7 @@ impl Worker {
     }
 
     fn survived(&mut self) -> Result<(), SourceError> {
-        self.try_survived()
-            .map_err(|err| source_error("write the checkpoint", err))
+        self.try_survived().map_err(|err| source_error("write the checkpoint", err))
     }
 
     fn try_survived(&mut self) -> rusqlite::Result<()> {
@@ -356,8 +318,7 @@ impl Worker {
     }
 
     fn pending(&mut self) -> Result<bool, SourceError> {
-        self.try_pending()
-            .map_err(|err| source_error("read the outbox", err))
+        self.try_pending().map_err(|err| source_error("read the outbox", err))
     }
 
     fn try_pending(&self) -> rusqlite::Result<bool> {
@@ -371,9 +332,7 @@ impl Worker {
                 |row| row.get(0),
             )?,
             Progress::Delete | Progress::Mark => {
-                store.one(&sql.unpublished_pending, [&store.matching], |row| {
-                    row.get(0)
-                })?
+                store.one(&sql.unpublished_pending, [&store.matching], |row| row.get(0))?
             }
         };
         let pending =

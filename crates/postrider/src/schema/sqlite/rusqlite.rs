@@ -31,12 +31,11 @@ pub fn migrate(
     let pending = pending(&tx, outbox)?;
     tx.execute_batch(&ledger())?;
     for migration in &pending {
-        tx.execute_batch(&step(migration, outbox))
-            .map_err(|source| SchemaError::Migration {
-                table: outbox.clone(),
-                version: migration.version,
-                source: without_sql(source).into(),
-            })?;
+        tx.execute_batch(&step(migration, outbox)).map_err(|source| SchemaError::Migration {
+            table: outbox.clone(),
+            version: migration.version,
+            source: without_sql(source).into(),
+        })?;
     }
     tx.commit()?;
     Ok(pending)
@@ -54,16 +53,9 @@ pub fn pending(
     let found = version(conn, outbox)?;
     let known = MIGRATIONS.last().map_or(0, |migration| migration.version);
     if found > known {
-        return Err(SchemaError::Newer {
-            table: outbox.clone(),
-            found,
-            known,
-        });
+        return Err(SchemaError::Newer { table: outbox.clone(), found, known });
     }
-    Ok(MIGRATIONS
-        .iter()
-        .filter(|migration| migration.version > found)
-        .collect())
+    Ok(MIGRATIONS.iter().filter(|migration| migration.version > found).collect())
 }
 
 fn version(conn: &Connection, outbox: &TableName) -> Result<u32, rusqlite::Error> {
@@ -107,9 +99,7 @@ fn without_sql(err: rusqlite::Error) -> rusqlite::Error {
 
 impl From<rusqlite::Error> for SchemaError {
     fn from(source: rusqlite::Error) -> Self {
-        SchemaError::Database {
-            source: without_sql(source).into(),
-        }
+        SchemaError::Database { source: without_sql(source).into() }
     }
 }
 
@@ -122,11 +112,7 @@ mod tests {
     fn names(conn: &Connection) -> Vec<String> {
         let sql = "SELECT name FROM sqlite_schema WHERE name NOT LIKE 'sqlite_%' ORDER BY name";
         let mut statement = conn.prepare(sql).unwrap();
-        statement
-            .query_map([], |row| row.get(0))
-            .unwrap()
-            .map(Result::unwrap)
-            .collect()
+        statement.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
     }
 
     #[test]
@@ -179,11 +165,8 @@ mod tests {
         let mut conn = Connection::open_in_memory().unwrap();
         let outbox = TableName::default();
         migrate(&mut conn, &outbox).unwrap();
-        conn.execute(
-            "INSERT INTO postrider_migrations VALUES ('outbox', 99, 'x', '')",
-            [],
-        )
-        .unwrap();
+        conn.execute("INSERT INTO postrider_migrations VALUES ('outbox', 99, 'x', '')", [])
+            .unwrap();
         let message = migrate(&mut conn, &outbox).unwrap_err().to_string();
         assert_eq!(
             message,
@@ -196,10 +179,7 @@ mod tests {
         let mut conn = Connection::open_in_memory().unwrap();
         conn.execute_batch("CREATE TABLE outbox (x)").unwrap();
         let error = migrate(&mut conn, &TableName::default()).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "migration 1 of outbox failed; nothing was changed"
-        );
+        assert_eq!(error.to_string(), "migration 1 of outbox failed; nothing was changed");
         assert_eq!(names(&conn), ["outbox"]);
     }
 
@@ -220,10 +200,7 @@ mod tests {
                         })
                     })
                     .collect();
-                migrators
-                    .into_iter()
-                    .map(|migrator| migrator.join().unwrap())
-                    .sum()
+                migrators.into_iter().map(|migrator| migrator.join().unwrap()).sum()
             });
             assert_eq!(applied, MIGRATIONS.len());
             let mode: String = Connection::open(&path)

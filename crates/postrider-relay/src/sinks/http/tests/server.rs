@@ -19,10 +19,7 @@ type Answer = Response<Full<Bytes>>;
 
 /// An answer of a status and no body.
 pub(super) fn respond(status: u16) -> Answer {
-    Response::builder()
-        .status(status)
-        .body(Full::default())
-        .unwrap()
+    Response::builder().status(status).body(Full::default()).unwrap()
 }
 
 /// What has arrived.
@@ -68,28 +65,18 @@ impl Server {
                         let line = format!("{} {}", request.method(), request.uri());
                         let headers = request.headers().clone();
                         let body = request.into_body().collect().await?.to_bytes();
-                        let _ = sender.send(Received {
-                            line,
-                            headers,
-                            body,
-                        });
+                        let _ = sender.send(Received { line, headers, body });
                         Ok::<_, hyper::Error>(answer())
                     }
                 });
                 served.spawn(async move {
                     accepted.fetch_add(1, Ordering::SeqCst);
-                    let _ = http1::Builder::new()
-                        .serve_connection(TokioIo::new(stream), service)
-                        .await;
+                    let _ =
+                        http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
                 });
             }
         });
-        Self {
-            address,
-            requests,
-            connections,
-            _tasks: tasks,
-        }
+        Self { address, requests, connections, _tasks: tasks }
     }
 
     pub(super) fn connections(&self) -> usize {
@@ -123,8 +110,6 @@ impl RawServer {
 
     /// What the function has returned. Waits aside, so that the client can go on meanwhile.
     pub(super) async fn finish(self) -> u64 {
-        tokio::task::spawn_blocking(|| self.thread.join().unwrap())
-            .await
-            .unwrap()
+        tokio::task::spawn_blocking(|| self.thread.join().unwrap()).await.unwrap()
     }
 }

@@ -57,16 +57,10 @@ fn pipeline_status(
     checkpoint: Checkpoint,
     now: SystemTime,
 ) -> rusqlite::Result<PipelineStatus> {
-    let Checkpoint {
-        name,
-        progress,
-        position,
-        settled_at,
-    } = checkpoint;
+    let Checkpoint { name, progress, position, settled_at } = checkpoint;
     let max = COUNT_MAX as i64;
     let count = |sql: &str, params: &[&dyn rusqlite::ToSql]| {
-        conn.query_row(sql, params, |row| row.get::<_, i64>(0))
-            .map(|count| count as u64)
+        conn.query_row(sql, params, |row| row.get::<_, i64>(0)).map(|count| count as u64)
     };
     let is_cursor = progress.as_deref() == Some(Progress::Cursor.as_str());
     let (unpublished, oldest) = if is_cursor {

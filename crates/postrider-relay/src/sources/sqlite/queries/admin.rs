@@ -35,10 +35,7 @@ impl AdminQueries {
         let (outbox, failures) = (table.quoted(), table.failures().quoted());
         let checkpoints = table.checkpoints().quoted();
         let ahead = |position: &str, pipeline: &str| {
-            format!(
-                "seq > {position} AND {}",
-                not_set_aside(&failures, pipeline)
-            )
+            format!("seq > {position} AND {}", not_set_aside(&failures, pipeline))
         };
         Self {
             pipelines: format!(
@@ -110,11 +107,7 @@ fn selected(selection: &Selection) -> String {
     let part = |given: bool, given_sql: &'static str, absent_sql: &'static str| {
         if given { given_sql } else { absent_sql }
     };
-    let pipeline = part(
-        selection.pipeline.is_some(),
-        "f.pipeline = ?1",
-        "?1 IS NULL",
-    );
+    let pipeline = part(selection.pipeline.is_some(), "f.pipeline = ?1", "?1 IS NULL");
     let ids = part(
         !selection.event_ids.is_empty(),
         "f.id IN (SELECT value FROM json_each(?2)

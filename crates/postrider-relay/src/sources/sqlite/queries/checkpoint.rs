@@ -43,7 +43,9 @@ impl CheckpointQueries {
                 "INSERT INTO {checkpoints} (pipeline, progress, updated_at) VALUES (?1, ?2, ?3)
                  ON CONFLICT (pipeline) DO NOTHING"
             ),
-            get: format!("SELECT progress, position, beyond FROM {checkpoints} WHERE pipeline = ?1"),
+            get: format!(
+                "SELECT progress, position, beyond FROM {checkpoints} WHERE pipeline = ?1"
+            ),
             set_progress: format!(
                 "UPDATE {checkpoints} SET progress = ?2, position = ?3, beyond = ?4, updated_at = ?5
                  WHERE pipeline = ?1"

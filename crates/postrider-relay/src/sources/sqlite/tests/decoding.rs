@@ -24,10 +24,7 @@ fn insert(conn: &Connection, column: &str, value: &str) {
         name => format!("'{name}'"),
     });
     let values: Vec<String> = values.collect();
-    let sql = format!(
-        "INSERT INTO outbox ({COLUMNS}) VALUES ({})",
-        values.join(", ")
-    );
+    let sql = format!("INSERT INTO outbox ({COLUMNS}) VALUES ({})", values.join(", "));
     conn.execute_batch(&sql).unwrap();
 }
 
@@ -35,34 +32,14 @@ fn insert(conn: &Connection, column: &str, value: &str) {
 const BAD: [(&str, &str, &str); 37] = [
     ("id", "NULL", "id is NULL"),
     ("id", "'not a uuid'", "id is not a UUID"),
-    (
-        "id",
-        "x'00112233445566778899aabbccddeeff'",
-        "id is not text",
-    ),
-    (
-        "id",
-        "printf('%.100c', 'x')",
-        "id has 100 bytes, which is too long",
-    ),
+    ("id", "x'00112233445566778899aabbccddeeff'", "id is not text"),
+    ("id", "printf('%.100c', 'x')", "id has 100 bytes, which is too long"),
     ("aggregate_type", "NULL", "aggregate_type is NULL"),
     ("aggregate_type", "''", "aggregate_type is empty"),
-    (
-        "aggregate_type",
-        "printf('%.256c', 'x')",
-        "aggregate_type has 256 bytes, the limit is 255",
-    ),
+    ("aggregate_type", "printf('%.256c', 'x')", "aggregate_type has 256 bytes, the limit is 255"),
     ("aggregate_id", "x'01'", "aggregate_id is not text"),
-    (
-        "aggregate_id",
-        "CAST(x'fffe' AS TEXT)",
-        "aggregate_id is not UTF-8",
-    ),
-    (
-        "aggregate_id",
-        "'a' || char(0) || 'b'",
-        "control character U+0000",
-    ),
+    ("aggregate_id", "CAST(x'fffe' AS TEXT)", "aggregate_id is not UTF-8"),
+    ("aggregate_id", "'a' || char(0) || 'b'", "control character U+0000"),
     (
         "aggregate_id",
         "printf('%.1048576c', 'x')",
@@ -71,11 +48,7 @@ const BAD: [(&str, &str, &str); 37] = [
     ("event_type", "NULL", "event_type is NULL"),
     ("event_type", "''", "event_type is empty"),
     ("event_type", "'a' || char(10)", "control character U+000A"),
-    (
-        "event_version",
-        "0",
-        "event_version is not a whole number from 1",
-    ),
+    ("event_version", "0", "event_version is not a whole number from 1"),
     ("event_version", "-1", "event_version is not"),
     ("event_version", "4294967296", "event_version is not"),
     ("event_version", "'one'", "event_version is not"),
@@ -83,53 +56,21 @@ const BAD: [(&str, &str, &str); 37] = [
     ("event_version", "NULL", "event_version is not"),
     ("payload", "NULL", "payload is NULL"),
     ("payload", "17", "payload is a number"),
-    (
-        "payload",
-        "zeroblob(1048577)",
-        "payload has 1048577 bytes, the limit is 1048576",
-    ),
+    ("payload", "zeroblob(1048577)", "payload has 1048577 bytes, the limit is 1048576"),
     ("payload", "zeroblob(9000000)", "payload has 9000000 bytes"),
     ("content_type", "NULL", "content_type is NULL"),
     ("content_type", "''", "content_type is empty"),
     ("headers", "NULL", "headers is NULL"),
-    (
-        "headers",
-        "'canary'",
-        "headers is not a JSON object of strings, at column 1",
-    ),
+    ("headers", "'canary'", "headers is not a JSON object of strings, at column 1"),
     ("headers", "'[]'", "headers is not a JSON object"),
-    (
-        "headers",
-        "'{\"a\":\"canary\",\"b\":42}'",
-        "headers is not a JSON object",
-    ),
+    ("headers", "'{\"a\":\"canary\",\"b\":42}'", "headers is not a JSON object"),
     ("headers", "'{\"a\":null}'", "headers is not a JSON object"),
-    (
-        "headers",
-        "'{\"a\":\"x\\r\\ny\"}'",
-        "control character U+000D",
-    ),
-    (
-        "headers",
-        "'{\"a\":\"' || printf('%.20000c', 'x') || '\"}'",
-        "headers has 20001 bytes",
-    ),
+    ("headers", "'{\"a\":\"x\\r\\ny\"}'", "control character U+000D"),
+    ("headers", "'{\"a\":\"' || printf('%.20000c', 'x') || '\"}'", "headers has 20001 bytes"),
     ("topic", "''", "topic is empty"),
-    (
-        "occurred_at",
-        "'yesterday'",
-        "occurred_at is not an RFC 3339 time",
-    ),
-    (
-        "occurred_at",
-        "'+294276-01-01T00:00:00Z'",
-        "occurred_at is not an RFC 3339 time",
-    ),
-    (
-        "deliver_after",
-        "'infinity'",
-        "deliver_after is not an RFC 3339 time",
-    ),
+    ("occurred_at", "'yesterday'", "occurred_at is not an RFC 3339 time"),
+    ("occurred_at", "'+294276-01-01T00:00:00Z'", "occurred_at is not an RFC 3339 time"),
+    ("deliver_after", "'infinity'", "deliver_after is not an RFC 3339 time"),
 ];
 
 #[tokio::test]
@@ -177,22 +118,14 @@ async fn a_row_that_is_not_an_event_is_handed_out_and_the_rest_flows() {
     // And it comes back as it was, if an operator asks for it.
     let admin = database.admin().await;
     let all = crate::admin::Selection::default();
-    let letters = crate::admin::Admin::dead_letters(&admin, &all, None, 100)
-        .await
-        .unwrap();
+    let letters = crate::admin::Admin::dead_letters(&admin, &all, None, 100).await.unwrap();
     assert_eq!(letters.len(), BAD.len() + 1);
-    assert_eq!(
-        crate::admin::Admin::retry(&admin, &all).await.unwrap(),
-        letters.len() as u64
-    );
+    assert_eq!(crate::admin::Admin::retry(&admin, &all).await.unwrap(), letters.len() as u64);
     let again = wait(&source).await;
     assert!(again.iter().all(|record| record.returned));
     settle_all(&source, &again, &Verdict::Delivered).await;
     drain(&source).await;
-    assert_eq!(
-        database.one::<i64>("SELECT count(*) FROM outbox_failures"),
-        0
-    );
+    assert_eq!(database.one::<i64>("SELECT count(*) FROM outbox_failures"), 0);
 }
 
 #[tokio::test]
@@ -202,33 +135,20 @@ async fn a_lone_surrogate_is_not_text() {
     insert(&database.conn(), "event_type", "CAST(x'61eda080' AS TEXT)");
     let source = database.start(Progress::Mark).await;
     let records = read(&source).await;
-    assert_eq!(
-        records[0].event.as_ref().unwrap_err().reason,
-        "event_type is not UTF-8"
-    );
+    assert_eq!(records[0].event.as_ref().unwrap_err().reason, "event_type is not UTF-8");
 }
 
 #[tokio::test]
 async fn times_are_read_with_any_offset_and_a_delay_counts_from_the_database_clock() {
     let database = Database::new();
     let conn = database.conn();
-    insert(
-        &conn,
-        "deliver_after",
-        "strftime('%Y-%m-%dT%H:%M:%SZ', 'now', '+1 hour')",
-    );
+    insert(&conn, "deliver_after", "strftime('%Y-%m-%dT%H:%M:%SZ', 'now', '+1 hour')");
     insert(&conn, "deliver_after", "'2001-09-09T03:46:40+02:00'");
     let source = database.start(Progress::Mark).await;
     let records = read(&source).await;
     let delay = records[0].delay.unwrap();
-    assert!(
-        delay > Duration::from_secs(3500) && delay <= Duration::from_secs(3600),
-        "{delay:?}"
-    );
+    assert!(delay > Duration::from_secs(3500) && delay <= Duration::from_secs(3600), "{delay:?}");
     assert_eq!(records[1].delay, None);
     settle(&source, &[(records[1].handle, Verdict::Delivered)]).await;
-    assert!(
-        !source.pending().await.unwrap(),
-        "what is not due yet does not count"
-    );
+    assert!(!source.pending().await.unwrap(), "what is not due yet does not count");
 }

@@ -23,29 +23,16 @@ async fn a_missing_database_is_not_made() {
     let path = dir.path().join("missing.db");
     let error = refusal(&path).await;
     assert_eq!(error.kind, SourceErrorKind::Misconfigured);
-    assert!(
-        error.to_string().ends_with("missing.db does not exist"),
-        "{error}"
-    );
+    assert!(error.to_string().ends_with("missing.db does not exist"), "{error}");
     let fix = format!("run `postrider migrate --from sqlite://{}`", path.display());
     assert_eq!(hint(&error), fix);
     assert!(!path.exists());
 
     let location = Location::new(&path);
-    let migrated = super::super::migrate(location.clone(), TableName::default())
-        .await
-        .unwrap();
+    let migrated = super::super::migrate(location.clone(), TableName::default()).await.unwrap();
     assert!(!migrated.is_empty());
-    assert!(
-        super::super::migrate(location, TableName::default())
-            .await
-            .unwrap()
-            .is_empty()
-    );
-    SqliteOptions::new(Location::new(&path))
-        .connect()
-        .await
-        .unwrap();
+    assert!(super::super::migrate(location, TableName::default()).await.unwrap().is_empty());
+    SqliteOptions::new(Location::new(&path)).connect().await.unwrap();
 }
 
 #[tokio::test]
@@ -56,17 +43,10 @@ async fn what_is_not_a_database_is_refused() {
     assert!(error.to_string().ends_with("is a directory"), "{error}");
 
     let text = dir.path().join("text.db");
-    fs::write(
-        &text,
-        "this is a text of more than sixteen bytes\n".repeat(100),
-    )
-    .unwrap();
+    fs::write(&text, "this is a text of more than sixteen bytes\n".repeat(100)).unwrap();
     let error = refusal(&text).await;
     assert_eq!(error.kind, SourceErrorKind::Unsafe);
-    assert_eq!(
-        hint(&error),
-        "the file is not a SQLite database, or it is encrypted"
-    );
+    assert_eq!(hint(&error), "the file is not a SQLite database, or it is encrypted");
 
     let error = refusal(dir.path().join("missing/dir/app.db")).await;
     assert_eq!(error.kind, SourceErrorKind::Misconfigured);
@@ -91,10 +71,7 @@ async fn missing_tables_and_columns_are_named() {
     fs::write(&empty, "").unwrap();
     let error = refusal(&empty).await;
     assert_eq!(error.kind, SourceErrorKind::Misconfigured);
-    assert!(
-        error.to_string().ends_with("has no table outbox"),
-        "{error}"
-    );
+    assert!(error.to_string().ends_with("has no table outbox"), "{error}");
     assert!(hint(&error).starts_with("run `postrider migrate --from "));
 
     let database = Database::new();
@@ -102,12 +79,7 @@ async fn missing_tables_and_columns_are_named() {
         .execute("ALTER TABLE outbox DROP COLUMN topic; ALTER TABLE outbox DROP COLUMN headers");
     let error = refusal(database.path()).await;
     assert_eq!(error.kind, SourceErrorKind::Misconfigured);
-    assert!(
-        error
-            .to_string()
-            .ends_with("lacks the columns headers, topic"),
-        "{error}"
-    );
+    assert!(error.to_string().ends_with("lacks the columns headers, topic"), "{error}");
 }
 
 #[tokio::test]
@@ -133,38 +105,23 @@ async fn a_locked_database_is_unavailable_and_nothing_is_lost_by_it() {
 
     let writer = database.conn();
     writer.execute_batch("BEGIN IMMEDIATE").unwrap();
-    let error = SqliteOptions {
-        pipeline: "other".to_owned(),
-        ..options
-    }
-    .connect()
-    .await;
+    let error = SqliteOptions { pipeline: "other".to_owned(), ..options }.connect().await;
     let error = error.unwrap_err();
     assert_eq!(error.kind, SourceErrorKind::Unavailable);
     assert!(hint(&error).contains("write transaction"), "{error:?}");
 
     let records = read(&source).await;
-    assert_eq!(
-        types(&records),
-        ["1", "2"],
-        "a writer does not keep the relay from reading"
-    );
+    assert_eq!(types(&records), ["1", "2"], "a writer does not keep the relay from reading");
     let settlements: Vec<Settlement> = records
         .iter()
-        .map(|record| Settlement {
-            handle: record.handle,
-            verdict: Verdict::Delivered,
-        })
+        .map(|record| Settlement { handle: record.handle, verdict: Verdict::Delivered })
         .collect();
     let error = source.settle(&settlements).await.unwrap_err();
     assert_eq!(error.kind, SourceErrorKind::Unavailable);
 
     writer.execute_batch("ROLLBACK").unwrap();
     source.settle(&settlements).await.unwrap();
-    assert_eq!(
-        database.one::<i64>("SELECT position FROM outbox_checkpoints"),
-        2
-    );
+    assert_eq!(database.one::<i64>("SELECT position FROM outbox_checkpoints"), 2);
     assert!(read(&source).await.is_empty());
 }
 
@@ -175,16 +132,9 @@ async fn a_second_relay_stands_by_and_takes_over() {
     let first = database.start(Progress::Mark).await;
     assert_eq!(types(&read(&first).await), ["1"]);
 
-    let error = database
-        .options(Progress::Mark)
-        .connect()
-        .await
-        .unwrap_err();
+    let error = database.options(Progress::Mark).connect().await.unwrap_err();
     assert_eq!(error.kind, SourceErrorKind::Unavailable);
-    assert_eq!(
-        error.to_string(),
-        "another relay runs pipeline \"default\" on this database"
-    );
+    assert_eq!(error.to_string(), "another relay runs pipeline \"default\" on this database");
 
     drop(first);
     let second = database.options(Progress::Mark).connect().await.unwrap();
@@ -201,8 +151,5 @@ async fn options_are_checked_without_a_database() {
     };
     let problems = options.problems();
     assert_eq!(problems.len(), 3, "{problems:?}");
-    assert_eq!(
-        options.connect().await.unwrap_err().kind,
-        SourceErrorKind::Misconfigured
-    );
+    assert_eq!(options.connect().await.unwrap_err().kind, SourceErrorKind::Misconfigured);
 }

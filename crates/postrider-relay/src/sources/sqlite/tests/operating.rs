@@ -6,17 +6,11 @@ use super::*;
 use crate::admin::{Admin, Selection};
 
 fn key(id: &str) -> Key {
-    Key {
-        aggregate_type: "Order".to_owned(),
-        aggregate_id: id.to_owned(),
-    }
+    Key { aggregate_type: "Order".to_owned(), aggregate_id: id.to_owned() }
 }
 
 fn of(id: &str) -> Selection {
-    Selection {
-        key: Some(key(id)),
-        ..Selection::default()
-    }
+    Selection { key: Some(key(id)), ..Selection::default() }
 }
 
 #[tokio::test]
@@ -24,16 +18,10 @@ async fn an_outbox_that_was_never_read_has_one_pipeline() {
     let database = Database::new();
     database.write(&["a:1", "a:2"]);
     let status = database.admin().await.status().await.unwrap();
-    assert_eq!(
-        (status.database, status.table.as_str()),
-        ("sqlite", "outbox")
-    );
+    assert_eq!((status.database, status.table.as_str()), ("sqlite", "outbox"));
     assert_eq!(status.pipelines.len(), 1);
     let pipeline = &status.pipelines[0];
-    assert_eq!(
-        (pipeline.name.as_str(), pipeline.progress.as_deref()),
-        ("default", None)
-    );
+    assert_eq!((pipeline.name.as_str(), pipeline.progress.as_deref()), ("default", None));
     assert_eq!(pipeline.unpublished, 2);
     assert!(pipeline.oldest_unpublished_age.unwrap() < Duration::from_secs(60));
 }
@@ -64,12 +52,7 @@ async fn dead_letters_are_counted_listed_and_shown() {
         let admin = database.admin().await;
         let status = admin.status().await.unwrap().pipelines.remove(0);
         assert_eq!(status.progress.as_deref(), Some(progress.as_str()));
-        let counts = (
-            status.unpublished,
-            status.parked,
-            status.queued,
-            status.deferred,
-        );
+        let counts = (status.unpublished, status.parked, status.queued, status.deferred);
         assert_eq!(counts, (1, 2, 2, 0), "{progress}");
         assert_eq!(status.blocked_keys, 2);
         assert!(status.last_settled_at.is_some());
@@ -78,33 +61,14 @@ async fn dead_letters_are_counted_listed_and_shown() {
         let letters = admin.dead_letters(&all, None, 10).await.unwrap();
         assert_eq!(letters.len(), 2);
         assert_eq!((&letters[0].key, letters[0].queued_behind), (&key("a"), 2));
-        assert_eq!(
-            (letters[0].kind.as_str(), letters[0].error.as_str()),
-            ("failed", "no luck")
-        );
+        assert_eq!((letters[0].kind.as_str(), letters[0].error.as_str()), ("failed", "no luck"));
         assert_eq!(letters[0].attempts, 3);
-        let rest = admin
-            .dead_letters(&all, Some(letters[0].cursor), 1)
-            .await
-            .unwrap();
+        let rest = admin.dead_letters(&all, Some(letters[0].cursor), 1).await.unwrap();
         assert_eq!(rest, letters[1..]);
-        let other = Selection {
-            pipeline: Some("other".to_owned()),
-            ..all
-        };
-        assert!(
-            admin
-                .dead_letters(&other, None, 10)
-                .await
-                .unwrap()
-                .is_empty()
-        );
+        let other = Selection { pipeline: Some("other".to_owned()), ..all };
+        assert!(admin.dead_letters(&other, None, 10).await.unwrap().is_empty());
 
-        let detail = admin
-            .dead_letter(&letters[1].event_id)
-            .await
-            .unwrap()
-            .unwrap();
+        let detail = admin.dead_letter(&letters[1].event_id).await.unwrap().unwrap();
         assert_eq!(detail.letter, letters[1]);
         assert_eq!(
             (detail.content_type.as_str(), detail.headers.as_str()),
@@ -120,16 +84,9 @@ async fn a_retry_replays_the_key_and_a_discard_frees_it() {
         let (database, source) = with_dead_letters(progress).await;
         let admin = database.admin().await;
         assert_eq!(admin.discard(&of("a")).await.unwrap(), 1);
-        assert_eq!(
-            admin.discard(&of("a")).await.unwrap(),
-            0,
-            "queued ones are no dead letters"
-        );
+        assert_eq!(admin.discard(&of("a")).await.unwrap(), 0, "queued ones are no dead letters");
         let letter = &admin.dead_letters(&of("b"), None, 1).await.unwrap()[0];
-        let by_id = Selection {
-            event_ids: vec![letter.event_id.clone()],
-            ..Selection::default()
-        };
+        let by_id = Selection { event_ids: vec![letter.event_id.clone()], ..Selection::default() };
         assert_eq!(admin.retry(&by_id).await.unwrap(), 1);
 
         let records = read(&source).await;
@@ -142,10 +99,7 @@ async fn a_retry_replays_the_key_and_a_discard_frees_it() {
         settled.unblocked.sort_unstable();
         assert_eq!(settled.unblocked, [key("a"), key("b")]);
         assert!(!source.pending().await.unwrap());
-        assert_eq!(
-            database.one::<i64>("SELECT count(*) FROM outbox_failures"),
-            0
-        );
+        assert_eq!(database.one::<i64>("SELECT count(*) FROM outbox_failures"), 0);
     }
 }
 
@@ -159,17 +113,11 @@ async fn more_dead_letters_than_a_page_are_changed() {
     let records = source.next_batch(limit(EVENTS)).await.unwrap();
     settle_all(&source, &records, &parked(true)).await;
     let admin = database.admin().await;
-    assert_eq!(
-        admin.retry(&Selection::default()).await.unwrap(),
-        EVENTS as u64
-    );
+    assert_eq!(admin.retry(&Selection::default()).await.unwrap(), EVENTS as u64);
     let records = source.next_batch(limit(EVENTS)).await.unwrap();
     assert_eq!(records.len(), EVENTS);
     settle_all(&source, &records, &parked(false)).await;
-    assert_eq!(
-        admin.discard(&Selection::default()).await.unwrap(),
-        EVENTS as u64
-    );
+    assert_eq!(admin.discard(&Selection::default()).await.unwrap(), EVENTS as u64);
 }
 
 #[tokio::test]
@@ -181,16 +129,9 @@ async fn an_event_id_that_is_a_blob_is_named_by_its_digits() {
     let records = read(&source).await;
     settle_all(&source, &records, &parked(true)).await;
     let admin = database.admin().await;
-    let letter = admin
-        .dead_letters(&Selection::default(), None, 1)
-        .await
-        .unwrap()
-        .remove(0);
+    let letter = admin.dead_letters(&Selection::default(), None, 1).await.unwrap().remove(0);
     assert_eq!(letter.event_id, "00112233445566778899aabbccddeeff");
     assert!(admin.dead_letter(&letter.event_id).await.unwrap().is_some());
-    let by_id = Selection {
-        event_ids: vec![letter.event_id],
-        ..Selection::default()
-    };
+    let by_id = Selection { event_ids: vec![letter.event_id], ..Selection::default() };
     assert_eq!(admin.discard(&by_id).await.unwrap(), 1);
 }

@@ -17,9 +17,7 @@ async fn everything_that_others_commit_meanwhile_is_read_once_and_in_order() {
                 for n in 0..EVENTS {
                     let event = Event::builder("Order", (n % 7).to_string(), format!("{n:04}"));
                     let mut tx = conn.transaction().unwrap();
-                    Outbox::new()
-                        .publish(&mut tx, &event.build().unwrap())
-                        .unwrap();
+                    Outbox::new().publish(&mut tx, &event.build().unwrap()).unwrap();
                     tx.commit().unwrap();
                     let ghost = Event::builder("Order", "0", "ghost").build().unwrap();
                     let mut tx = conn.transaction().unwrap();
@@ -28,9 +26,7 @@ async fn everything_that_others_commit_meanwhile_is_read_once_and_in_order() {
                 }
             });
             scope.spawn(|| {
-                let runtime = tokio::runtime::Builder::new_current_thread()
-                    .enable_all()
-                    .build();
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
                 let seen = runtime.unwrap().block_on(async {
                     let mut seen = Vec::new();
                     while seen.len() < EVENTS {
@@ -50,11 +46,7 @@ async fn everything_that_others_commit_meanwhile_is_read_once_and_in_order() {
         let left: u32 = database.one("SELECT count(*) FROM outbox WHERE published_at IS NULL");
         assert_eq!(
             left,
-            if progress == Progress::Cursor {
-                EVENTS as u32
-            } else {
-                0
-            },
+            if progress == Progress::Cursor { EVENTS as u32 } else { 0 },
             "{progress}"
         );
     }
@@ -89,10 +81,7 @@ async fn released_rows_come_again_in_order_and_settling_twice_changes_nothing() 
         settle(&source, &[(first[2].handle, Verdict::Delivered)]).await;
         settle(
             &source,
-            &[
-                (first[1].handle, Verdict::Released),
-                (first[0].handle, Verdict::Released),
-            ],
+            &[(first[1].handle, Verdict::Released), (first[0].handle, Verdict::Released)],
         )
         .await;
         let again = read(&source).await;
@@ -119,11 +108,7 @@ async fn a_batch_keeps_to_its_limits() {
         .unwrap();
     }
     let source = database.start(Progress::Mark).await;
-    let small = BatchLimit {
-        events: 10,
-        bytes: 200,
-        wait: Duration::ZERO,
-    };
+    let small = BatchLimit { events: 10, bytes: 200, wait: Duration::ZERO };
     let mut sizes = Vec::new();
     for _ in 0..3 {
         let batch = source.next_batch(small).await.unwrap();
@@ -167,10 +152,7 @@ async fn only_matching_events_are_read() {
         database
             .execute("UPDATE outbox SET aggregate_type = 'User' WHERE event_type IN ('1', '4')");
         let matching = Some(vec!["Order".to_owned(), "Cart".to_owned()]);
-        let options = SqliteOptions {
-            matching,
-            ..database.options(progress)
-        };
+        let options = SqliteOptions { matching, ..database.options(progress) };
         let source = options.connect().await.unwrap();
         source.resume().await.unwrap();
         assert_eq!(drain(&source).await, ["2", "3"], "{progress}");
@@ -222,11 +204,7 @@ async fn a_cursor_goes_on_before_the_first_unsettled_row() {
     drop(source);
     let source = database.start(Progress::Cursor).await;
     let again = read(&source).await;
-    assert_eq!(
-        types(&again),
-        ["2"],
-        "what was settled or set aside beyond it is not read again"
-    );
+    assert_eq!(types(&again), ["2"], "what was settled or set aside beyond it is not read again");
     settle_all(&source, &again, &Verdict::Delivered).await;
     Box::new(source).close().await.unwrap();
     let source = database.start(Progress::Cursor).await;
@@ -245,10 +223,7 @@ async fn a_cursor_beyond_the_outbox_is_refused() {
     assert!(error.to_string().contains("only ever had 1"), "{error}");
     drop(source);
     let source = database.options(Progress::Cursor).connect().await.unwrap();
-    assert_eq!(
-        source.resume().await.unwrap_err().kind,
-        SourceErrorKind::Unsafe
-    );
+    assert_eq!(source.resume().await.unwrap_err().kind, SourceErrorKind::Unsafe);
 }
 
 #[tokio::test]
@@ -263,9 +238,7 @@ async fn unpublished_rows_are_found_by_their_index() {
         (&sql.first_blocking, "outbox_failures_key"),
     ] {
         let conn = database.conn();
-        let mut plan = conn
-            .prepare(&format!("EXPLAIN QUERY PLAN {statement}"))
-            .unwrap();
+        let mut plan = conn.prepare(&format!("EXPLAIN QUERY PLAN {statement}")).unwrap();
         let mut rows = plan.raw_query();
         let mut steps = String::new();
         while let Some(row) = rows.next().unwrap() {
@@ -302,11 +275,7 @@ async fn reading_is_fast() {
         }
         let rate = |took: Duration| EVENTS as f64 / took.as_secs_f64();
         let took = started.elapsed();
-        println!(
-            "{progress}: {:.0} events/s, reading alone {:.0}",
-            rate(took),
-            rate(reading)
-        );
+        println!("{progress}: {:.0} events/s, reading alone {:.0}", rate(took), rate(reading));
     }
     let database = Database::new();
     let events: Vec<String> = (0..5000).map(|n| format!("{n}:T")).collect();
@@ -316,11 +285,7 @@ async fn reading_is_fast() {
     let started = std::time::Instant::now();
     for _ in 0..events.len() {
         let sql = "SELECT seq, payload FROM outbox WHERE published_at IS NULL ORDER BY seq LIMIT 1";
-        let seq: i64 = conn
-            .prepare_cached(sql)
-            .unwrap()
-            .query_row([], |row| row.get(0))
-            .unwrap();
+        let seq: i64 = conn.prepare_cached(sql).unwrap().query_row([], |row| row.get(0)).unwrap();
         let sql = "UPDATE outbox SET published_at = datetime('now') WHERE seq = ?1";
         conn.prepare_cached(sql).unwrap().execute([seq]).unwrap();
     }

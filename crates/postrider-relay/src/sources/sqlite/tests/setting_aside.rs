@@ -6,10 +6,7 @@ use super::*;
 use crate::source::SourceErrorKind;
 
 fn key(id: &str) -> Key {
-    Key {
-        aggregate_type: "Order".to_owned(),
-        aggregate_id: id.to_owned(),
-    }
+    Key { aggregate_type: "Order".to_owned(), aggregate_id: id.to_owned() }
 }
 
 /// Seq, state, blocks and whether it is due at some time, of each row set aside.
@@ -18,9 +15,7 @@ fn aside(database: &Database) -> Vec<(i64, String, bool, bool)> {
     let sql = "SELECT seq, state, blocks, due_at IS NOT NULL FROM outbox_failures ORDER BY seq";
     let mut statement = conn.prepare(sql).unwrap();
     statement
-        .query_map([], |row| {
-            Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
-        })
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))
         .unwrap()
         .map(Result::unwrap)
         .collect()
@@ -69,11 +64,7 @@ async fn a_parked_event_holds_its_key_and_a_retry_replays_it_in_order() {
         assert!(source.pending().await.unwrap());
         database.write(&["b:5"]);
         let records = read(&source).await;
-        assert_eq!(
-            types(&records),
-            ["1", "3", "4", "5"],
-            "{progress}: due ones come first"
-        );
+        assert_eq!(types(&records), ["1", "3", "4", "5"], "{progress}: due ones come first");
         let attempts: Vec<u32> = records.iter().map(|record| record.attempts).collect();
         assert_eq!(attempts, [0; 4]);
 
@@ -86,11 +77,7 @@ async fn a_parked_event_holds_its_key_and_a_retry_replays_it_in_order() {
         )
         .await;
         assert!(settled.unblocked.is_empty());
-        assert_eq!(
-            aside(&database)[0],
-            row(3, "queued", true, true),
-            "the next one is due"
-        );
+        assert_eq!(aside(&database)[0], row(3, "queued", true, true), "the next one is due");
         let again = read(&source).await;
         assert_eq!(types(&again), ["3"], "4 is still under way");
         let settled = settle(
@@ -141,10 +128,7 @@ async fn what_does_not_block_wakes_what_waits_behind_it() {
     assert!(settled.unblocked.is_empty(), "b was never blocked");
     let back = read(&source).await;
     assert_eq!(types(&back), ["1", "2"]);
-    let verdicts = [
-        (handle(&back, "1"), parked(false)),
-        (handle(&back, "2"), Verdict::Queued),
-    ];
+    let verdicts = [(handle(&back, "1"), parked(false)), (handle(&back, "2"), Verdict::Queued)];
     assert!(settle(&source, &verdicts).await.unblocked.is_empty());
     assert_eq!(
         aside(&database),
@@ -156,10 +140,7 @@ async fn what_does_not_block_wakes_what_waits_behind_it() {
     );
     let back = read(&source).await;
     assert_eq!(types(&back), ["2"]);
-    assert_eq!(
-        settle_all(&source, &back, &parked(false)).await.unblocked,
-        [key("a")]
-    );
+    assert_eq!(settle_all(&source, &back, &parked(false)).await.unblocked, [key("a")]);
 }
 
 #[tokio::test]
@@ -176,16 +157,9 @@ async fn a_later_event_of_a_key_never_overtakes_an_earlier_one() {
         (handle(&records, "4"), deferred(NOW)),
     ];
     settle(&source, &verdicts).await;
-    assert!(
-        read(&source).await.is_empty(),
-        "2 and 4 are due, but 1 comes first"
-    );
+    assert!(read(&source).await.is_empty(), "2 and 4 are due, but 1 comes first");
     let back = wait(&source).await;
-    assert_eq!(
-        types(&back),
-        ["1", "2"],
-        "3 is parked and 4 stands behind it"
-    );
+    assert_eq!(types(&back), ["1", "2"], "3 is parked and 4 stands behind it");
     settle_all(&source, &back, &Verdict::Delivered).await;
     assert!(read(&source).await.is_empty());
     assert!(!source.pending().await.unwrap());
@@ -200,10 +174,8 @@ async fn a_row_that_is_gone_or_published_changes_nothing() {
         let source = database.start(progress).await;
         let records = read(&source).await;
         database.execute("DELETE FROM outbox");
-        let verdicts = [
-            (handle(&records, "1"), parked(true)),
-            (handle(&records, "2"), Verdict::Released),
-        ];
+        let verdicts =
+            [(handle(&records, "1"), parked(true)), (handle(&records, "2"), Verdict::Released)];
         assert!(settle(&source, &verdicts).await.unblocked.is_empty());
         assert!(aside(&database).is_empty());
         assert!(read(&source).await.is_empty(), "{progress}");
@@ -219,19 +191,12 @@ async fn an_event_waits_long_and_keeps_its_attempts() {
     let records = read(&source).await;
     settle_all(&source, &records, &deferred(Duration::MAX)).await;
     assert!(read(&source).await.is_empty());
-    assert!(
-        source.pending().await.unwrap(),
-        "it will be tried again by itself"
-    );
+    assert!(source.pending().await.unwrap(), "it will be tried again by itself");
     assert_eq!(database.one::<i64>("SELECT count(*) FROM outbox"), 0);
     database.execute("UPDATE outbox_failures SET due_at = '2000-01-01T00:00:00.000000Z'");
     let back = read(&source).await;
     assert_eq!(back[0].attempts, 1);
-    let later = Verdict::Deferred {
-        delay: LATER,
-        failure: None,
-        blocks: true,
-    };
+    let later = Verdict::Deferred { delay: LATER, failure: None, blocks: true };
     settle_all(&source, &back, &later).await;
     let kept: String = database.one("SELECT attempts || kind || error FROM outbox_failures");
     assert_eq!(kept, "1failedno luck");
@@ -248,25 +213,11 @@ async fn a_dead_letter_is_never_overwritten_after_the_numbering_was_reset() {
     database.write(&["b:new"]);
     let records = read(&source).await;
     assert_eq!(types(&records), ["new"]);
-    let settlement = Settlement {
-        handle: records[0].handle,
-        verdict: parked(true),
-    };
-    let error = source
-        .settle(std::slice::from_ref(&settlement))
-        .await
-        .unwrap_err();
+    let settlement = Settlement { handle: records[0].handle, verdict: parked(true) };
+    let error = source.settle(std::slice::from_ref(&settlement)).await.unwrap_err();
     assert_eq!(error.kind, SourceErrorKind::Unsafe);
-    assert!(
-        error
-            .to_string()
-            .contains("the numbering of outbox was reset"),
-        "{error}"
-    );
-    assert_eq!(
-        database.one::<String>("SELECT event_type FROM outbox_failures"),
-        "1"
-    );
+    assert!(error.to_string().contains("the numbering of outbox was reset"), "{error}");
+    assert_eq!(database.one::<String>("SELECT event_type FROM outbox_failures"), "1");
 }
 
 #[tokio::test]
@@ -277,14 +228,8 @@ async fn nothing_is_settled_without_a_checkpoint() {
         let source = database.start(progress).await;
         let records = read(&source).await;
         database.execute("DELETE FROM outbox_checkpoints");
-        let settlement = Settlement {
-            handle: records[0].handle,
-            verdict: parked(true),
-        };
-        let error = source
-            .settle(std::slice::from_ref(&settlement))
-            .await
-            .unwrap_err();
+        let settlement = Settlement { handle: records[0].handle, verdict: parked(true) };
+        let error = source.settle(std::slice::from_ref(&settlement)).await.unwrap_err();
         assert_eq!(error.kind, SourceErrorKind::Unsafe);
         assert!(aside(&database).is_empty());
         drop(source);

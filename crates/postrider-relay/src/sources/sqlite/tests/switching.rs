@@ -39,10 +39,7 @@ async fn every_change_of_progress_keeps_what_is_left() {
             // And back again, without anything being repeated.
             Box::new(source).close().await.unwrap();
             let source = database.start(before).await;
-            assert!(
-                drain(&source).await.is_empty(),
-                "{before} to {after} and back"
-            );
+            assert!(drain(&source).await.is_empty(), "{before} to {after} and back");
             database.write(&["g:8"]);
             assert_eq!(drain(&source).await, ["8"]);
             let set_aside: i64 = database.one("SELECT count(*) FROM outbox_failures");
@@ -58,10 +55,7 @@ async fn a_change_to_a_cursor_that_is_broken_off_starts_over() {
     let records = read(&source).await;
     assert_eq!(types(&records), ["2", "6"]);
     database.write(&["f:7"]);
-    assert!(
-        read(&source).await.is_empty(),
-        "a new event waits until the old ones are done"
-    );
+    assert!(read(&source).await.is_empty(), "a new event waits until the old ones are done");
     settle(&source, &[(handle(&records, "6"), Verdict::Delivered)]).await;
     let recorded: String = database.one("SELECT progress FROM outbox_checkpoints");
     assert_eq!(recorded, "mark", "another pipeline must not mark yet");
@@ -87,10 +81,8 @@ async fn a_change_from_a_cursor_that_is_broken_off_goes_on() {
 #[tokio::test]
 async fn a_first_cursor_reads_everything_whoever_published_it() {
     let database = half_done(Progress::Mark).await;
-    let options = SqliteOptions {
-        pipeline: "second".to_owned(),
-        ..database.options(Progress::Cursor)
-    };
+    let options =
+        SqliteOptions { pipeline: "second".to_owned(), ..database.options(Progress::Cursor) };
     let source = options.connect().await.unwrap();
     source.resume().await.unwrap();
     assert_eq!(drain(&source).await, ["1", "2", "3", "4", "5", "6"]);
@@ -119,10 +111,8 @@ async fn pipelines_that_would_take_each_others_events_are_refused() {
         for second in Progress::ALL {
             let database = Database::new();
             drop(database.start(first).await);
-            let options = SqliteOptions {
-                pipeline: "second".to_owned(),
-                ..database.options(second)
-            };
+            let options =
+                SqliteOptions { pipeline: "second".to_owned(), ..database.options(second) };
             let connected = options.connect().await;
             if allowed.contains(&(first, second)) {
                 connected.unwrap();

@@ -1,0 +1,58 @@
+//! The project's own commands: `cargo xtask test`, `bench`, `ci`. Nothing but the standard
+//! library, so that it is built in a second.
+#![allow(clippy::print_stderr, clippy::print_stdout, reason = "a command talks to its user")]
+
+mod bench;
+mod commands;
+mod test;
+
+use std::process::ExitCode;
+
+use commands::Failed;
+
+const HELP: &str = "\
+The commands of the project. None needs a database or a broker.
+
+usage: cargo xtask <command>
+
+  test             all that must pass before a change is merged: format, lints, tests,
+                   doctests, the lean build, each backend alone
+  ci               the same; what .ci/run comes to
+  bench [WHICH]    measure, in a release build, against the targets; WHICH is
+      memory       the pipeline alone, from memory to memory
+      sqlite       from SQLite to a file, against the textbook's loop
+      demo         from a fresh clone of the last commit to the demo's table
+      all          all of them (default)
+  help             this text";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let done = match args.as_slice() {
+        ["test" | "ci"] => test::run_steps(),
+        ["bench", which @ ..] => match bench::Which::parse(which) {
+            Some(which) => bench::run_benches(which),
+            None => return not_understood(&args),
+        },
+        ["help" | "--help" | "-h"] => {
+            println!("{HELP}");
+            return ExitCode::SUCCESS;
+        }
+        _ => return not_understood(&args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failed(message)) => {
+            eprintln!("\nerror: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn not_understood(args: &[&str]) -> ExitCode {
+    if !args.is_empty() {
+        eprintln!("error: there is no command `cargo xtask {}`\n", args.join(" "));
+    }
+    eprintln!("{HELP}");
+    ExitCode::from(2)
+}

@@ -1,0 +1,59 @@
+//! Everything that must pass, in order, up to the first failure.
+//!
+//! Most of the time goes into building dependencies, and each other set of features builds some
+//! of them anew. So all that can be is done with all features, and what needs a set of its own
+//! comes last and is only checked, not built.
+
+use std::process::Command;
+use std::time::Instant;
+
+use crate::commands::{Failed, cargo, run, text};
+
+const WHOLE: [&str; 4] = [
+    "fmt --all --check",
+    "clippy --workspace --all-targets --all-features -- -D warnings",
+    // Doctests too.
+    "test --workspace --all-features",
+    // What `cargo demo` builds.
+    "clippy --package postrider-cli --no-default-features --features demo -- -D warnings",
+];
+
+/// The features that a user may want alone. None of them is one, too.
+const ALONE: [(&str, &[&str]); 2] = [
+    ("postrider", &["", "derive", "opentelemetry", "rusqlite", "sqlx-sqlite"]),
+    ("postrider-relay", &["", "http", "sqlite"]),
+];
+
+/// Runs all steps.
+pub(crate) fn run_steps() -> Result<(), Failed> {
+    let started = Instant::now();
+    let mut steps = steps();
+    let count = steps.len();
+    for (index, step) in steps.iter_mut().enumerate() {
+        println!("\n[{}/{count}] {}", index + 1, text(step));
+        run(step)?;
+    }
+    println!("\nall {count} steps passed in {} s", started.elapsed().as_secs());
+    Ok(())
+}
+
+fn steps() -> Vec<Command> {
+    let mut steps = Vec::new();
+    for args in WHOLE {
+        let mut step = cargo();
+        step.args(args.split(' '));
+        steps.push(step);
+    }
+    for (package, features) in ALONE {
+        for feature in features {
+            let mut step = cargo();
+            step.args(["clippy", "--package", package, "--no-default-features"]);
+            if !feature.is_empty() {
+                step.args(["--features", feature]);
+            }
+            step.args(["--", "-D", "warnings"]);
+            steps.push(step);
+        }
+    }
+    steps
+}
