@@ -198,8 +198,11 @@ pub(crate) fn attribute_values(message: &Message) -> Vec<(&'static str, Cow<'_, 
 /// 3339 can write become the nearest that it can.
 pub(crate) fn rfc3339(time: SystemTime) -> String {
     let year_zero = Timestamp::constant(-62_167_219_200, 0);
-    let timestamp = Timestamp::try_from(time)
-        .unwrap_or({ if time < SystemTime::UNIX_EPOCH { year_zero } else { Timestamp::MAX } });
+    let timestamp = Timestamp::try_from(time).unwrap_or(if time < SystemTime::UNIX_EPOCH {
+        year_zero
+    } else {
+        Timestamp::MAX
+    });
     timestamp.max(year_zero).to_string()
 }
 
