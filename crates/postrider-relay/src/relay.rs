@@ -201,17 +201,28 @@ async fn connect(
 /// Whether an error is worth another try.
 trait Passing: fmt::Display {
     fn passes(&self) -> bool;
+
+    /// All that is known about it.
+    fn details(&self) -> String;
 }
 
 impl Passing for SourceError {
     fn passes(&self) -> bool {
         self.kind == SourceErrorKind::Unavailable
     }
+
+    fn details(&self) -> String {
+        SourceError::details(self)
+    }
 }
 
 impl Passing for SinkError {
     fn passes(&self) -> bool {
         matches!(self.kind, FailureKind::Unavailable | FailureKind::Throttled)
+    }
+
+    fn details(&self) -> String {
+        self.message.clone()
     }
 }
 
@@ -232,7 +243,7 @@ async fn patiently<T, E: Passing, F: Future<Output = Result<T, E>>>(
                 return Ok(connected);
             }
             Err(error) if error.passes() => {
-                let message = error.to_string();
+                let message = error.details();
                 if message != reason {
                     warn!(pipeline, end, error = message, "waiting until it is available");
                     reason = message;

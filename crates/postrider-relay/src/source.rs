@@ -222,6 +222,22 @@ impl SourceError {
         Self { kind, message: message.into(), hint: None, source: None }
     }
 
+    /// The error with its causes and the hint, for a log.
+    pub fn details(&self) -> String {
+        let mut details = self.message.clone();
+        let mut cause = std::error::Error::source(self);
+        while let Some(error) = cause {
+            details.push_str(": ");
+            details.push_str(&error.to_string());
+            cause = error.source();
+        }
+        if let Some(hint) = &self.hint {
+            details.push_str("; ");
+            details.push_str(hint);
+        }
+        details
+    }
+
     /// Adds what the operator can do.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {

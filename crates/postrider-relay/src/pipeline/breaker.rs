@@ -50,7 +50,11 @@ pub(super) const PROBES_MAX: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Closed,
-    Open { until: Duration },
+    Open {
+        until: Duration,
+        /// The sink asked for this pause, so that no other answer shortens it.
+        asked: bool,
+    },
     Probing,
 }
 
@@ -66,14 +70,14 @@ impl Breaker {
     /// When to look again, if the breaker is open.
     pub(super) fn opens_at(&self) -> Option<Duration> {
         match self.state {
-            State::Open { until } => Some(until),
+            State::Open { until, .. } => Some(until),
             State::Closed | State::Probing => None,
         }
     }
 
     /// How many more events may be sent now.
     pub(super) fn allowance(&mut self, now: Duration, in_flight: usize) -> usize {
-        if matches!(self.state, State::Open { until } if now >= until) {
+        if matches!(self.state, State::Open { until, .. } if now >= until) {
             self.state = State::Probing;
         }
         match self.state {
@@ -84,8 +88,11 @@ impl Breaker {
     }
 
     /// The sink answered for an event, be it that it rejects it.
-    pub(super) fn answered(&mut self) {
-        *self = Self::new(self.seed);
+    pub(super) fn answered(&mut self, now: Duration) {
+        match self.state {
+            State::Open { until, asked: true } if now < until => self.streak.clear(),
+            State::Open { .. } | State::Closed | State::Probing => *self = Self::new(self.seed),
+        }
     }
 
     pub(super) fn unavailable(&mut self, now: Duration) {
@@ -95,9 +102,11 @@ impl Breaker {
     }
 
     pub(super) fn throttled(&mut self, now: Duration, retry_after: Option<Duration>) {
-        let pause = retry_after.unwrap_or(THROTTLE_DEFAULT).min(THROTTLE_MAX);
+        // Never no pause at all, whatever the sink says.
+        let least = self.pause();
+        let pause = retry_after.unwrap_or(THROTTLE_DEFAULT).clamp(least, THROTTLE_MAX);
         let until = self.opens_at().map_or(now + pause, |until| until.max(now + pause));
-        self.state = State::Open { until };
+        self.state = State::Open { until, asked: true };
     }
 
     /// An event of this lane failed. True if that is part of an outage.
@@ -124,10 +133,15 @@ impl Breaker {
     }
 
     fn open(&mut self, now: Duration) {
+        self.state = State::Open { until: now + self.pause(), asked: false };
+    }
+
+    /// The next pause of an outage.
+    fn pause(&mut self) -> Duration {
         let jitter = self.seed.wrapping_add(self.rounds.into());
         let pause = backoff(PAUSE_INITIAL, PAUSE_MAX, self.rounds, jitter);
         self.rounds = self.rounds.saturating_add(1);
-        self.state = State::Open { until: now + pause };
+        pause
     }
 }
 
@@ -151,7 +165,7 @@ mod tests {
         assert_eq!(breaker.allowance(ms(252), 0), 0);
         assert!(breaker.opens_at().unwrap() >= ms(251 + 250), "the pause has doubled");
         assert_eq!(breaker.allowance(ms(800), 0), 1);
-        breaker.answered();
+        breaker.answered(ms(801));
         assert!(breaker.is_closed());
     }
 
@@ -199,7 +213,26 @@ mod tests {
         let mut breaker = Breaker::new(1);
         breaker.throttled(ms(0), Some(ms(5000)));
         breaker.throttled(ms(10), Some(ms(20)));
-        assert_eq!(breaker.allowance(ms(4999), 0), 0);
+        breaker.answered(ms(30));
+        assert_eq!(breaker.allowance(ms(4999), 0), 0, "an older answer does not shorten it");
         assert_eq!(breaker.allowance(ms(5000), 0), 1);
+        breaker.answered(ms(5001));
+        assert!(breaker.is_closed());
+    }
+
+    #[test]
+    fn a_sink_that_asks_for_no_pause_gets_one_that_grows() {
+        let mut breaker = Breaker::new(1);
+        let mut now = ms(0);
+        let pauses: Vec<Duration> = (0..6)
+            .map(|_| {
+                breaker.throttled(now, Some(ms(0)));
+                let pause = breaker.opens_at().unwrap() - now;
+                now += pause;
+                assert_eq!(breaker.allowance(now, 0), 1);
+                pause
+            })
+            .collect();
+        assert!(pauses[0] >= ms(125) && pauses[5] >= 8 * pauses[0], "{pauses:?}");
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::options::Retry;
-use crate::failure::FailureKind;
+use crate::failure::{FailureKind, SinkError};
 
 /// What to do with an event that was not published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,28 +24,45 @@ pub enum Action {
 /// An event that is postponed waits as if it had failed this often before.
 const POSTPONED_DOUBLINGS: u32 = 4;
 
-/// Decides about an event that has now failed `attempts` times, this time included.
-///
-/// `outage` says that the sink is known to be in trouble as a whole, so that this failure tells
-/// nothing about the event. `jitter` is any number; it spreads retries over time.
+/// What is known about the sink when an event fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SinkIs {
+    /// In trouble as a whole: the failure tells nothing about the event.
+    Down,
+    /// Well: it took other events since this one failed before.
+    Well,
+    /// Anything.
+    Unknown,
+}
+
+/// Decides about an event that has now failed `attempts` times, this time included. `jitter` is
+/// any number; it spreads retries over time.
 pub fn decide(
-    kind: FailureKind,
+    error: &SinkError,
     attempts: u32,
     retry: &Retry,
-    outage: bool,
+    sink: SinkIs,
     jitter: u64,
 ) -> Action {
-    match kind {
-        FailureKind::Unavailable | FailureKind::Throttled => Action::Hold,
-        FailureKind::Rejected => Action::Park,
-        FailureKind::Failed if outage => {
-            Action::Postpone(backoff(retry.initial, retry.max, POSTPONED_DOUBLINGS, jitter))
+    let pause = |doublings| backoff(retry.initial, retry.max, doublings, jitter);
+    match (error.kind, sink) {
+        (FailureKind::Misconfigured, _) => Action::Stop,
+        (FailureKind::Rejected, _) => Action::Park,
+        (FailureKind::Failed, SinkIs::Down) => Action::Postpone(pause(POSTPONED_DOUBLINGS)),
+        // The sink asks to be spared this event only.
+        (FailureKind::Throttled, SinkIs::Well) => {
+            Action::Postpone(pause(POSTPONED_DOUBLINGS).max(error.retry_after.unwrap_or_default()))
         }
-        FailureKind::Failed if attempts >= retry.attempts => Action::Park,
-        FailureKind::Failed => {
-            Action::Retry(backoff(retry.initial, retry.max, attempts.saturating_sub(1), jitter))
+        (FailureKind::Unavailable | FailureKind::Throttled, SinkIs::Down | SinkIs::Unknown) => {
+            Action::Hold
         }
-        FailureKind::Misconfigured => Action::Stop,
+        // A sink that is away for one event and there for others has trouble with that event.
+        (FailureKind::Failed | FailureKind::Unavailable, _) if attempts >= retry.attempts => {
+            Action::Park
+        }
+        (FailureKind::Failed | FailureKind::Unavailable, _) => {
+            Action::Retry(pause(attempts.saturating_sub(1)))
+        }
     }
 }
 
@@ -78,17 +95,33 @@ mod tests {
     #[test]
     fn every_kind_has_its_action() {
         use FailureKind::{Failed, Misconfigured, Rejected, Throttled, Unavailable};
-        let decide = |kind, attempts, outage| decide(kind, attempts, &RETRY, outage, 7);
+        use SinkIs::{Down, Unknown, Well};
+        let decide =
+            |kind, attempts, sink| decide(&SinkError::new(kind, "no"), attempts, &RETRY, sink, 7);
         for attempts in 1..100 {
-            assert_eq!(decide(Unavailable, attempts, false), Action::Hold);
-            assert_eq!(decide(Throttled, attempts, false), Action::Hold);
-            assert_eq!(decide(Rejected, attempts, true), Action::Park);
-            assert_eq!(decide(Misconfigured, attempts, true), Action::Stop);
-            assert!(matches!(decide(Failed, attempts, true), Action::Postpone(_)));
+            for sink in [Down, Unknown, Well] {
+                assert_eq!(decide(Rejected, attempts, sink), Action::Park);
+                assert_eq!(decide(Misconfigured, attempts, sink), Action::Stop);
+            }
+            for sink in [Down, Unknown] {
+                assert_eq!(decide(Unavailable, attempts, sink), Action::Hold);
+                assert_eq!(decide(Throttled, attempts, sink), Action::Hold);
+            }
+            assert!(matches!(decide(Throttled, attempts, Well), Action::Postpone(_)));
+            assert!(matches!(decide(Failed, attempts, Down), Action::Postpone(_)));
         }
-        assert!(matches!(decide(Failed, 1, false), Action::Retry(_)));
-        assert!(matches!(decide(Failed, 2, false), Action::Retry(_)));
-        assert_eq!(decide(Failed, 3, false), Action::Park);
+        for (kind, sink) in [(Failed, Unknown), (Failed, Well), (Unavailable, Well)] {
+            assert!(matches!(decide(kind, 1, sink), Action::Retry(_)));
+            assert!(matches!(decide(kind, 2, sink), Action::Retry(_)));
+            assert_eq!(decide(kind, 3, sink), Action::Park);
+        }
+    }
+
+    #[test]
+    fn a_pause_that_one_event_is_asked_for_is_kept() {
+        let asked = Duration::from_secs(500);
+        let error = SinkError::new(FailureKind::Throttled, "no").with_retry_after(Some(asked));
+        assert_eq!(decide(&error, 1, &RETRY, SinkIs::Well, 7), Action::Postpone(asked));
     }
 
     #[test]

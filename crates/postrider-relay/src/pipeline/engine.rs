@@ -57,6 +57,8 @@ pub struct Engine<M> {
     /// Verdicts handed out and not confirmed.
     settling: usize,
     moved_at: Duration,
+    /// When the sink last took an event.
+    taken_at: Option<Duration>,
     stopping: bool,
     stopped_by: Option<SinkError>,
 }
@@ -75,6 +77,7 @@ impl<M> Engine<M> {
             verdicts: SettlementBatch::default(),
             settling: 0,
             moved_at: Duration::ZERO,
+            taken_at: None,
             stopping: false,
             stopped_by: None,
         }
@@ -258,6 +261,15 @@ impl<M> Engine<M> {
     /// Begins to stop: reads and sends nothing more and gives back what is not under way.
     pub fn stop(&mut self) {
         self.stopping = true;
+        if let Some(turn) = self.care.turn.take() {
+            // It was not tried after all.
+            let entry = self.remove(turn.entry);
+            let (attempts, blocks) = (entry.attempts, entry.key.is_some());
+            let taken_back = Verdict::Attempting { attempts, blocks };
+            self.verdict(entry.handle, taken_back, Note::default());
+            self.settle(entry.handle, entry.key, entry.early, Verdict::Released);
+            self.lanes.put_back(entry.key, 1, &[]);
+        }
         self.release();
     }
 

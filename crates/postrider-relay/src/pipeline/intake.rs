@@ -1,6 +1,7 @@
 //! From a record of the source to what the engine takes in.
 
 use std::hash::BuildHasher;
+use std::sync::LazyLock;
 
 use postrider::Key;
 
@@ -42,5 +43,6 @@ fn fitting(message: Message, event_bytes_max: usize) -> Result<Message, String> 
 
 /// What a lane is named by.
 pub(super) fn hash(key: &Key) -> u64 {
-    foldhash::fast::FixedState::default().hash_one(key)
+    static SEEDED: LazyLock<foldhash::fast::RandomState> = LazyLock::new(Default::default);
+    SEEDED.hash_one(key)
 }

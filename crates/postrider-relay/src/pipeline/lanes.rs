@@ -4,10 +4,12 @@
 //! first event to a call, or several where the sink keeps their order; it becomes ready again
 //! when the call is over. So two events of one key are never under way in two calls at a time.
 //!
-//! Lanes are named by a hash of their key. Should two keys ever collide, they share a lane:
-//! they wait for each other, and nothing else changes.
+//! Lanes are named by a hash of their key, seeded anew in each process. Should two keys of a
+//! window ever collide (a chance of one in 2⁶⁴ for each pair), they share a lane and wait for each
+//! other; only if both are blocked could a new event of one overtake its queue.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry as LaneEntry;
@@ -27,6 +29,8 @@ pub(super) struct Entry<M> {
     pub(super) attempts: u32,
     /// Among the first events read after the start.
     pub(super) early: bool,
+    /// When it last failed and kept its place.
+    pub(super) held_at: Option<Duration>,
     /// What is sent; away while a call is under way.
     pub(super) message: Option<M>,
     /// Why it can never be sent.
@@ -52,6 +56,7 @@ impl<M> Entry<M> {
             bytes: 0,
             attempts: 0,
             early: false,
+            held_at: None,
             message,
             unsendable,
             next: None,

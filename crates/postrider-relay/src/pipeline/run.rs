@@ -25,8 +25,8 @@ use crate::source::{BatchLimit, Record, Settled, Source, SourceError, SourceErro
 const READ_WAIT: Duration = Duration::from_secs(1);
 /// The same when the pipeline ends once nothing is pending.
 const READ_WAIT_DRAIN: Duration = Duration::from_millis(50);
-/// Failures of single events are logged at most this often.
-const TELL_FAILURES_EVERY: Duration = Duration::from_secs(10);
+/// The same kind of thing is logged at most this often.
+const TELL_EVERY: Duration = Duration::from_secs(10);
 /// How often the status is looked at when nothing else happens.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long settling may take after the grace time.
@@ -52,7 +52,11 @@ pub(super) struct Run<'a> {
     exhausted: bool,
     totals: Totals,
     trouble: Option<String>,
+    told: Told,
     told_failure_at: Option<Instant>,
+    /// Parked and not logged yet.
+    parked_untold: u64,
+    told_parked_at: Option<Instant>,
 }
 
 /// How far a stop has come.
@@ -94,14 +98,18 @@ impl<'a> Run<'a> {
         mut shutdown: Shutdown,
     ) -> Result<Totals, PipelineError> {
         let resume = tokio::select! {
-            resume = patiently(name, || source.resume()) => resume.map_err(PipelineError::Source)?,
+            resume = patiently(name, status, || source.resume()) => resume.map_err(PipelineError::Source)?,
             () = shutdown.requested() => return Ok(Totals::default()),
         };
         if resume.crashes >= care::CAREFUL_AFTER {
             let crashes = resume.crashes;
             warn!(pipeline = name, crashes, "the last starts ended badly; one event at a time");
         }
-        match sink.check().await {
+        let check = tokio::select! {
+            check = timeout(options.publish_timeout, sink.check()) => check.unwrap_or(Ok(())),
+            () = shutdown.requested() => return Ok(Totals::default()),
+        };
+        match check {
             Err(error) if error.kind == FailureKind::Misconfigured => {
                 return Err(PipelineError::Sink(error));
             }
@@ -123,7 +131,10 @@ impl<'a> Run<'a> {
             exhausted: false,
             totals: Totals::default(),
             trouble: None,
+            told: Told::default(),
             told_failure_at: None,
+            parked_untold: 0,
+            told_parked_at: None,
         };
         run.until_stopped(shutdown).await
     }
@@ -170,7 +181,10 @@ impl<'a> Run<'a> {
             }
             Phase::Stopping { until } if now >= until => {
                 let calls = self.calls.len();
-                warn!(pipeline = self.name, calls, "the sink did not answer within the grace time");
+                if calls > 0 {
+                    let name = self.name;
+                    warn!(pipeline = name, calls, "the sink did not answer within the grace time");
+                }
                 self.calls.clear();
                 self.engine.abandon();
                 Ok(Phase::Settling { until: now + SETTLE_GRACE })
@@ -186,8 +200,9 @@ impl<'a> Run<'a> {
             Some((events, bytes)) if self.reading.is_none() => {
                 let wait = if self.options.drain { READ_WAIT_DRAIN } else { READ_WAIT };
                 let limit = BatchLimit { events, bytes, wait };
-                let (name, source) = (self.name, self.source);
-                let reading = async move { patiently(name, || source.next_batch(limit)).await };
+                let (name, status, source) = (self.name, self.status, self.source);
+                let reading =
+                    async move { patiently(name, status, || source.next_batch(limit)).await };
                 self.reading = Some(Box::pin(reading));
             }
             // Cancel-safe: nothing is lost by not waiting any longer.
@@ -198,9 +213,9 @@ impl<'a> Run<'a> {
             self.calls.push(Box::pin(publish(self.sink, call, self.options.publish_timeout)));
         }
         if let Some(batch) = self.engine.next_settlements() {
-            let (name, source) = (self.name, self.source);
+            let (name, status, source) = (self.name, self.status, self.source);
             self.settling = Some(Box::pin(async move {
-                let settled = patiently(name, || source.settle(&batch.settlements)).await?;
+                let settled = patiently(name, status, || source.settle(&batch.settlements)).await?;
                 Ok((batch, settled))
             }));
         }
@@ -240,7 +255,7 @@ impl<'a> Run<'a> {
             failures.find_map(|(message, result)| Some((message, result.as_ref().err()?)));
         self.trouble = failure.map(|(_, error)| error.to_string());
         if let Some((message, error)) = failure
-            && self.told_failure_at.is_none_or(|at| at.elapsed() >= TELL_FAILURES_EVERY)
+            && self.told_failure_at.is_none_or(|at| at.elapsed() >= TELL_EVERY)
         {
             self.told_failure_at = Some(Instant::now());
             let (event, key, kind) = (message.event.id(), message.event.key(), error.kind.as_str());
@@ -256,54 +271,90 @@ impl<'a> Run<'a> {
         self.settling = None;
         let (batch, settled) = settled.map_err(PipelineError::Source)?;
         self.totals.count(&batch.settlements);
-        for settlement in &batch.settlements {
-            if let Verdict::Parked { failure, .. } = &settlement.verdict {
-                let (kind, attempts) = (failure.kind.as_str(), failure.attempts);
-                let error = failure.message.as_str();
-                warn!(pipeline = self.name, kind, attempts, error, "an event was parked");
-            }
-        }
+        self.tell_parked(&batch);
         self.engine.settled(batch, settled.unblocked.iter().map(hash));
         Ok(())
     }
 
-    /// Publishes the status, and says aloud when it changes for better or worse.
+    /// Says aloud, now and then, that events were parked.
+    fn tell_parked(&mut self, batch: &SettlementBatch) {
+        let failures =
+            batch.settlements.iter().filter_map(|settlement| match &settlement.verdict {
+                Verdict::Parked { failure, .. } => Some(failure),
+                _ => None,
+            });
+        let mut last = None;
+        for failure in failures {
+            self.parked_untold += 1;
+            last = Some(failure);
+        }
+        let may_tell = self.told_parked_at.is_none_or(|at| at.elapsed() >= TELL_EVERY);
+        if let Some(failure) = last.filter(|_| may_tell) {
+            let (events, kind) = (self.parked_untold, failure.kind.as_str());
+            let (attempts, error) = (failure.attempts, failure.message.as_str());
+            self.parked_untold = 0;
+            self.told_parked_at = Some(Instant::now());
+            let name = self.name;
+            warn!(
+                pipeline = name,
+                events, kind, attempts, error, "parked; see `postrider dlq list`"
+            );
+        }
+    }
+
+    /// Publishes the status, and says aloud, now and then, when it changes for better or worse.
     fn tell(&mut self, stopping: bool) {
         let progress = self.engine.progress(self.started.elapsed(), self.options.stall_after);
         let state = if stopping { State::Stopping } else { State::Running(progress) };
-        let status = Status {
-            state,
-            totals: self.totals,
-            blocked_keys: self.engine.blocked_keys(),
-            trouble: self.trouble.clone(),
+        self.status.send_modify(|status| {
+            status.state = state;
+            status.totals = self.totals;
+            status.blocked_keys = self.engine.blocked_keys();
+            status.trouble.clone_from(&self.trouble);
+        });
+        let trouble = match progress {
+            Progress::Idle | Progress::Moving => Trouble::None,
+            Progress::Outage => Trouble::Outage,
+            Progress::Stalled { .. } => Trouble::Stall,
         };
-        let before = self.status.send_replace(status).state;
-        if before == state {
+        if trouble == self.told.what || !self.told.may_tell() {
             return;
         }
+        self.told = Told { what: trouble, at: Some(Instant::now()) };
         let error = self.trouble.as_deref().unwrap_or("none");
-        match state {
-            State::Running(Progress::Outage) => {
+        match trouble {
+            Trouble::None => info!(pipeline = self.name, "events flow again"),
+            Trouble::Outage => {
                 warn!(pipeline = self.name, error, "the sink is in trouble; events wait");
             }
-            State::Running(Progress::Stalled { since }) => {
-                let seconds = self.started.elapsed().saturating_sub(since).as_secs();
-                warn!(
-                    pipeline = self.name,
-                    seconds, error, "no progress: events wait, none was delivered"
-                );
+            Trouble::Stall => {
+                let seconds = self.options.stall_after.as_secs();
+                let name = self.name;
+                warn!(pipeline = name, seconds, error, "no progress: events wait, none delivered");
             }
-            State::Running(Progress::Moving | Progress::Idle)
-                if matches!(
-                    before,
-                    State::Running(Progress::Outage | Progress::Stalled { .. })
-                ) =>
-            {
-                info!(pipeline = self.name, "events flow again");
-            }
-            _ => {}
         }
     }
+}
+
+/// What was last said aloud about the pipeline's progress.
+#[derive(Debug, Default)]
+struct Told {
+    what: Trouble,
+    at: Option<Instant>,
+}
+
+impl Told {
+    fn may_tell(&self) -> bool {
+        self.at.is_none_or(|at| at.elapsed() >= TELL_EVERY)
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Trouble {
+    #[default]
+    None,
+    Outage,
+    Stall,
 }
 
 fn policy(sink: &dyn Sink, options: &Options) -> Policy {
@@ -346,21 +397,30 @@ async fn publish(
 /// Calls a source until it is available.
 async fn patiently<'a, T>(
     pipeline: &str,
+    status: &watch::Sender<Status>,
     mut call: impl FnMut() -> BoxFuture<'a, Result<T, SourceError>>,
 ) -> Result<T, SourceError> {
     let mut failures = 0;
     loop {
-        match call().await {
-            Err(error) if error.kind == SourceErrorKind::Unavailable => {
-                let pause = backoff(SOURCE_PAUSES.0, SOURCE_PAUSES.1, failures, failures.into());
-                if failures == 0 {
-                    warn!(pipeline, %error, "the source is not available; trying again");
-                }
-                failures += 1;
-                sleep(pause).await;
+        let result = call().await;
+        let Err(error) = &result else {
+            if failures > 0 {
+                info!(pipeline, "the source is back");
+                status.send_modify(|status| status.source_trouble = None);
             }
-            result => return result,
+            return result;
+        };
+        if error.kind != SourceErrorKind::Unavailable {
+            return result;
         }
+        let error = error.details();
+        if failures == 0 {
+            warn!(pipeline, error, "the source is not available; trying again");
+        }
+        status.send_modify(|status| status.source_trouble = Some(error));
+        let (initial, max) = SOURCE_PAUSES;
+        sleep(backoff(initial, max, failures, failures.into())).await;
+        failures += 1;
     }
 }
 

@@ -12,8 +12,19 @@ pub struct Status {
     pub totals: Totals,
     /// Keys that wait behind an event that was set aside.
     pub blocked_keys: usize,
-    /// The last trouble with source or sink, until it is over.
+    /// The last trouble with the sink, until it is over.
     pub trouble: Option<String>,
+    /// Why the source is not available, until it is.
+    pub source_trouble: Option<String>,
+}
+
+impl Status {
+    /// Whether a readiness check should pass: the pipeline runs, its source is there, and it
+    /// makes progress.
+    pub fn is_ready(&self) -> bool {
+        self.source_trouble.is_none()
+            && matches!(self.state, State::Running(Progress::Idle | Progress::Moving))
+    }
 }
 
 /// What a pipeline is doing.
@@ -28,13 +39,6 @@ pub enum State {
     Stopping,
     /// It has ended.
     Stopped,
-}
-
-impl State {
-    /// Whether a readiness check should pass: the pipeline runs and makes progress.
-    pub fn is_ready(self) -> bool {
-        matches!(self, Self::Running(Progress::Idle | Progress::Moving))
-    }
 }
 
 /// Events by what became of them.

@@ -246,5 +246,7 @@ fn open_worker(options: SqliteOptions) -> Result<Worker, SourceError> {
 }
 
 fn worker_ended() -> SourceError {
-    SourceError::new(SourceErrorKind::Unavailable, "the connection to SQLite has ended")
+    // Its thread panicked: asking again would never end.
+    SourceError::new(SourceErrorKind::Unsafe, "the connection to SQLite has ended unexpectedly")
+        .with_hint("start the relay again and report this, with the log")
 }

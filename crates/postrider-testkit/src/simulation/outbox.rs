@@ -26,6 +26,8 @@ pub(super) enum Nature {
     Rejected,
     /// It fails each time.
     Failing,
+    /// The sink seems to be away whenever it is published.
+    Away,
     /// It cannot even be decoded.
     Undecodable,
     /// The process that publishes it dies.
@@ -78,13 +80,16 @@ impl Outbox {
         &mut self.rows.get_mut(&seq).expect("a committed event").nature
     }
 
-    /// Mends all but the first few events that fail each time: if nothing but such events were
-    /// left, that would be an outage without end.
+    /// Mends events that fail each time, but for a few: if nothing but such events were left, that
+    /// would be an outage without end.
     pub(super) fn mend_failing(&mut self) {
         let parked: BTreeSet<u64> = self.parked().into_iter().collect();
         let rows = self.rows.values_mut().filter(|row| !parked.contains(&row.seq));
-        let failing = rows.filter(|row| row.nature == Nature::Failing);
-        failing.skip(OUTAGE_LANES - 1).for_each(|row| row.nature = Nature::Good);
+        let failing = rows.filter(|row| matches!(row.nature, Nature::Failing | Nature::Away));
+        let kept = |row: &&mut Row| row.nature == Nature::Failing;
+        let (failing, away): (Vec<_>, Vec<_>) = failing.partition(kept);
+        let mended = failing.into_iter().skip(OUTAGE_LANES - 1).chain(away);
+        mended.for_each(|row| row.nature = Nature::Good);
     }
 
     pub(super) fn blocked_keys(&self) -> BTreeSet<u64> {

@@ -123,7 +123,7 @@ fn nature(rng: &mut Rng, trouble: f64) -> Nature {
     if rng.f64() >= trouble {
         return Nature::Good;
     }
-    *choose(rng, &[Nature::Rejected, Nature::Failing, Nature::Undecodable])
+    *choose(rng, &[Nature::Away, Nature::Failing, Nature::Rejected, Nature::Undecodable])
 }
 
 fn outage(rng: &mut Rng) -> Step {

@@ -87,6 +87,7 @@ impl Surroundings<'_> {
         match nature {
             Nature::Rejected => fails(false, FailureKind::Rejected),
             Nature::Failing => fails(false, FailureKind::Failed),
+            Nature::Away => fails(false, FailureKind::Unavailable),
             Nature::Good | Nature::Undecodable | Nature::Deadly => {
                 if self.chance(self.plan.ack_lost) {
                     fails(true, FailureKind::Failed)

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::exchange::Note;
 use super::{Call, Engine, sets_aside};
 use crate::failure::{Failure, FailureKind, SinkError};
-use crate::pipeline::decision::{Action, decide};
+use crate::pipeline::decision::{Action, SinkIs, decide};
 use crate::pipeline::lanes::Entry;
 use crate::pipeline::options::OnDead;
 use crate::source::Verdict;
@@ -20,8 +20,9 @@ impl<M> Engine<M> {
         }
         let alive = results.iter().any(Result::is_ok);
         if alive {
-            self.breaker.answered();
+            self.breaker.answered(now);
             self.moved_at = now;
+            self.taken_at = Some(now);
         }
         let mut messages = call.messages.into_iter();
         let mut results = results.into_iter();
@@ -94,26 +95,34 @@ impl<M> Engine<M> {
 
     /// Looks at an event's failure.
     fn failed(&mut self, index: usize, error: SinkError, alive: bool, now: Duration) -> Reaction {
-        let SinkError { kind, message, retry_after } = error;
-        let (lane, key, id) = {
-            let entry = self.lanes.entry(index);
-            (entry.lane(), entry.key, entry.id)
+        let entry = self.lanes.entry(index);
+        let (lane, key, id, attempts) =
+            (entry.lane(), entry.key, entry.id, entry.attempts.saturating_add(1));
+        let took_others = entry.held_at.is_some_and(|held| self.taken_at > Some(held));
+        let sink = match error.kind {
+            FailureKind::Unavailable | FailureKind::Throttled if took_others => SinkIs::Well,
+            FailureKind::Failed if !alive && self.breaker.failed(lane, now) => SinkIs::Down,
+            _ => SinkIs::Unknown,
         };
-        let mut outage = false;
-        match kind {
-            FailureKind::Unavailable => self.breaker.unavailable(now),
-            FailureKind::Throttled => self.breaker.throttled(now, retry_after),
-            FailureKind::Failed => outage = !alive && self.breaker.failed(lane, now),
-            FailureKind::Rejected => self.breaker.answered(),
-            FailureKind::Misconfigured => {}
+        match error.kind {
+            FailureKind::Rejected => self.breaker.answered(now),
+            FailureKind::Unavailable if sink == SinkIs::Unknown => self.breaker.unavailable(now),
+            FailureKind::Throttled if sink == SinkIs::Unknown => {
+                self.breaker.throttled(now, error.retry_after);
+            }
+            _ => {}
         }
-        let attempts = self.lanes.entry(index).attempts.saturating_add(1);
         let jitter = id.wrapping_add(attempts.into());
-        let verdict = match decide(kind, attempts, &self.policy.retry, outage, jitter) {
-            Action::Hold => return Reaction::Hold,
+        let action = decide(&error, attempts, &self.policy.retry, sink, jitter);
+        let SinkError { kind, message, .. } = error;
+        let verdict = match action {
+            Action::Hold => {
+                self.lanes.entry(index).held_at = Some(now);
+                return Reaction::Hold;
+            }
             Action::Stop => {
                 self.stopping = true;
-                self.stopped_by.get_or_insert(SinkError { kind, message, retry_after });
+                self.stopped_by.get_or_insert(SinkError::new(kind, message));
                 return Reaction::Hold;
             }
             Action::Park => {
@@ -149,7 +158,7 @@ impl<M> Engine<M> {
         }
     }
 
-    fn remove(&mut self, index: usize) -> Entry<M> {
+    pub(super) fn remove(&mut self, index: usize) -> Entry<M> {
         let entry = self.lanes.finish(index);
         self.bytes -= entry.bytes;
         entry

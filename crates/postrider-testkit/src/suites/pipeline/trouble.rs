@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use postrider_relay::failure::{FailureKind, SinkError};
 use postrider_relay::pipeline::engine::Progress;
-use postrider_relay::pipeline::{Options, PipelineError, State};
+use postrider_relay::pipeline::{Options, PipelineError, State, Status};
 use postrider_relay::relay::{Relay, RelayError};
 use postrider_relay::shutdown::shutdown;
+
+use tokio::time::interval;
 
 use super::faults::{Fate, Faults};
 use super::relay::options;
@@ -28,6 +30,8 @@ pub(super) fn cases() -> Vec<Case<Subject, RouteCapabilities>> {
         case!(answers_lost_on_the_way_lead_to_the_same_events_again)
             .needing(misbehaves, "nothing lies between the sink and its target"),
         case!(a_throttled_sink_is_left_alone_as_long_as_it_asks),
+        case!(a_pause_that_was_asked_for_outlasts_other_answers),
+        case!(an_event_that_the_sink_is_away_for_is_parked_while_others_flow),
         case!(an_endpoint_that_asks_for_a_pause_gets_it)
             .needing(misbehaves, "the target cannot ask for a pause"),
         case!(a_misconfigured_sink_stops_only_its_own_pipeline),
@@ -137,6 +141,52 @@ async fn a_throttled_sink_is_left_alone_as_long_as_it_asks(routes: Subject) {
     route.check(1, 1..6, &[], 0).await;
 }
 
+/// G-06: calls that were under way may end well meanwhile.
+async fn a_pause_that_was_asked_for_outlasts_other_answers(routes: Subject) {
+    const PAUSE: Duration = Duration::from_millis(400);
+    let route = routes.fresh().await;
+    route.outbox.write(&spread(4, 1..17)).await;
+    let faults = Faults::deciding(|offer| match (offer.number, offer.time) {
+        (1, 1) => {
+            let error = SinkError::new(FailureKind::Throttled, "slow down");
+            Fate::Refuse(error.with_retry_after(Some(PAUSE)))
+        }
+        _ => Fate::Publish,
+    });
+    let totals = route.drain(&faults).await;
+    assert_eq!((totals.delivered, totals.deferred), (16, 0));
+    let offers: Vec<_> = faults.offers().into_iter().filter(|offer| offer.number == 1).collect();
+    let waited = offers[1].at.duration_since(offers[0].at);
+    assert!(waited >= PAUSE, "it came back after {waited:?}");
+    route.check(4, 1..17, &[], 0).await;
+}
+
+/// G-01, G-05: a sink that takes everything else is not away.
+async fn an_event_that_the_sink_is_away_for_is_parked_while_others_flow(routes: Subject) {
+    let route = routes.fresh().await;
+    route.outbox.write(&events("k0", 1..2)).await;
+    let faults = Faults::deciding(|offer| match offer.number {
+        1 => Fate::Refuse(SinkError::new(FailureKind::Unavailable, "away")),
+        _ => Fate::Publish,
+    });
+    let mut running = route.start(&faults, options()).await;
+    // A writer that goes on and on; on a paused clock, it is what makes time pass.
+    let mut pace = interval(Duration::from_millis(5));
+    let mut next = 2;
+    while running.status.borrow().totals.parked == 0 {
+        assert!(next < 1000, "it is never parked");
+        pace.tick().await;
+        route.outbox.write(&events("k1", next..next + 1)).await;
+        next += 1;
+        let flow = |status: &Status| status.totals.delivered == u64::from(next) - 2;
+        running.until("the others flow", flow).await;
+    }
+    assert_eq!(route.arrived().await, (2..next).collect::<Vec<_>>());
+    let tries = faults.offers().iter().filter(|offer| offer.number == 1).count();
+    assert!(tries < 60, "it was tried {tries} times");
+    running.stopped().await;
+}
+
 /// G-06, with a real endpoint and `Retry-After`.
 async fn an_endpoint_that_asks_for_a_pause_gets_it(routes: Subject) {
     let route = routes.fresh().await;
@@ -241,7 +291,7 @@ async fn no_progress_is_noticed(routes: Subject) {
     let mut running = route.start(&faults, stalls).await;
     let is_stalled = |state| matches!(state, State::Running(Progress::Stalled { .. }));
     running.until("it is noticed", |status| is_stalled(status.state)).await;
-    assert!(!running.status.borrow().state.is_ready());
+    assert!(!running.status.borrow().is_ready());
     running.stopped().await;
     assert!(route.arrived().await.is_empty());
 }
