@@ -1,6 +1,6 @@
 //! `postrider relay`: publishes events until it is stopped.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use postrider_relay::config::{Config, Flags};
@@ -12,6 +12,9 @@ use crate::outbox::{self, Outbox};
 use crate::output::Output;
 use crate::signals::stop_on_signal;
 
+/// What `postrider init` writes.
+const CONFIG_FILE: &str = "postrider.toml";
+
 /// The arguments of `postrider relay`.
 #[derive(Args, Debug)]
 pub(crate) struct RelayArgs {
@@ -20,10 +23,10 @@ pub(crate) struct RelayArgs {
     config: Option<PathBuf>,
     /// The database with the outbox, such as sqlite:///var/lib/app/app.db [env:
     /// POSTRIDER_SOURCE__URL]
-    #[arg(long, value_name = "URL", requires = "to")]
+    #[arg(long, value_name = "URL")]
     from: Option<String>,
     /// Where events go, such as stdout:, file:///path or http://host/path
-    #[arg(long, value_name = "URL", required_unless_present = "config")]
+    #[arg(long, value_name = "URL")]
     to: Option<String>,
     /// How events are read: poll or cdc [default: poll]
     #[arg(long)]
@@ -109,6 +112,12 @@ async fn is_drained(outbox: &Outbox, names: &[String]) -> bool {
 fn read_config(args: &RelayArgs) -> Result<Config, CliError> {
     if let Some(path) = &args.config {
         return outbox::read_config(path);
+    }
+    if args.to.is_none() {
+        let error = CliError::new(Code::Usage, "nothing says where events go");
+        let has_file = Path::new(CONFIG_FILE).exists();
+        let file = if has_file { CONFIG_FILE } else { "FILE" };
+        return Err(error.with_fix(format!("add --config {file}, or --from URL and --to URL")));
     }
     let flags = Flags {
         from: args.from.clone(),

@@ -38,7 +38,7 @@ impl Change {
 #[derive(Args, Debug)]
 pub(crate) struct ChangeArgs {
     /// The ids of events
-    #[arg(value_name = "EVENT_ID", required_unless_present_any = ["all", "key", "pipeline"])]
+    #[arg(value_name = "EVENT_ID")]
     event_ids: Vec<String>,
     /// All dead letters, of one pipeline if --pipeline is given
     #[arg(long, conflicts_with_all = ["event_ids", "key"])]
@@ -75,9 +75,14 @@ struct Matches {
 
 /// Retries or discards dead letters.
 pub(crate) async fn run(change: Change, args: &ChangeArgs, output: Output) -> Result<(), CliError> {
+    let selection = args.filter.selection(args.event_ids.clone());
+    if !args.all && selection == Selection::default() {
+        let what = format!("nothing says which dead letters to {}", change.verb());
+        let fix = "name event ids, or add --key TYPE/ID, --pipeline NAME or --all";
+        return Err(CliError::new(Code::Usage, what).with_fix(fix));
+    }
     let outbox = Outbox::find(&args.outbox)?;
     let admin = outbox.admin().await?;
-    let selection = args.filter.selection(args.event_ids.clone());
     let matches = find(&*admin, &selection).await?;
     let not_found: Vec<&str> = args
         .event_ids

@@ -13,6 +13,8 @@ use crate::time::rfc3339;
 
 /// Longest error in a row of the table, in characters.
 const ERROR_CHARS_MAX: usize = 80;
+/// The most of a key or an event type.
+const NAME_CHARS_MAX: usize = 40;
 
 /// The arguments of `postrider dlq list`.
 #[derive(Args, Debug)]
@@ -102,21 +104,26 @@ pub(crate) fn to_text(letters: &[DeadLetter]) -> String {
         ["EVENT ID", "PIPELINE", "KEY", "EVENT TYPE", "PARKED AT", "ATTEMPTS", "BEHIND", "ERROR"];
     let mut rows = vec![heading.map(str::to_owned).to_vec()];
     rows.extend(letters.iter().map(|letter| {
-        let error = plain(&letter.error);
-        let mut short: String = error.chars().take(ERROR_CHARS_MAX).collect();
-        if short.len() < error.len() {
-            short.push('…');
-        }
         vec![
             plain(&letter.event_id),
             plain(&letter.pipeline),
-            plain(&letter.key.to_string()),
-            plain(&letter.event_type),
+            short(&letter.key.to_string(), NAME_CHARS_MAX),
+            short(&letter.event_type, NAME_CHARS_MAX),
             rfc3339(letter.parked_at),
             letter.attempts.to_string(),
             letter.queued_behind.to_string(),
-            format!("{}: {short}", plain(&letter.kind)),
+            format!("{}: {}", plain(&letter.kind), short(&letter.error, ERROR_CHARS_MAX)),
         ]
     }));
     table(&rows)
+}
+
+/// The text on one line, cut off where it would widen the table.
+fn short(text: &str, chars_max: usize) -> String {
+    let text = plain(text);
+    let mut short: String = text.chars().take(chars_max).collect();
+    if short.len() < text.len() {
+        short.push('…');
+    }
+    short
 }

@@ -48,7 +48,8 @@ pub(super) fn repair(file: &File, path: &Path) -> Result<(), SinkError> {
 
 /// What stands after the last line break; `None` if that is too long for a line.
 fn torn_end(mut file: &File, length: u64) -> io::Result<Option<Vec<u8>>> {
-    let mut end = Vec::new();
+    // The pieces from the end of the file to its start.
+    let mut pieces: Vec<Vec<u8>> = Vec::new();
     let mut start = length;
     while start > 0 && length - start < TORN_BYTES_MAX {
         let from = start.saturating_sub(CHUNK_BYTES);
@@ -56,13 +57,15 @@ fn torn_end(mut file: &File, length: u64) -> io::Result<Option<Vec<u8>>> {
         file.seek(SeekFrom::Start(from))?;
         file.read_exact(&mut chunk)?;
         if let Some(line_break) = chunk.iter().rposition(|byte| *byte == b'\n') {
-            end.splice(..0, chunk.drain(line_break + 1..));
-            return Ok(Some(end));
+            pieces.push(chunk.split_off(line_break + 1));
+            pieces.reverse();
+            return Ok(Some(pieces.concat()));
         }
-        end.splice(..0, chunk);
+        pieces.push(chunk);
         start = from;
     }
-    Ok((start == 0).then_some(end))
+    pieces.reverse();
+    Ok((start == 0).then(|| pieces.concat()))
 }
 
 /// Whether a piece can be the start of a line of this sink, or the zeros that some file systems
