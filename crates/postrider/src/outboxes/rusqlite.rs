@@ -9,39 +9,60 @@ use crate::events::Events;
 use crate::outbox::{Outbox, Transaction};
 use crate::schema::TableName;
 
-macro_rules! written_at_once {
-    ($transaction:ty) => {
-        impl Transaction for $transaction {
-            type Written<'t, T: Send + 't>
-                = Result<T, WriteError>
-            where
-                Self: 't;
+impl Transaction for rusqlite::Transaction<'_> {
+    type Written<'t, T: Send + 't>
+        = Result<T, WriteError>
+    where
+        Self: 't;
 
-            fn answer<'t, T: Send + 't>(result: Result<T, WriteError>) -> Result<T, WriteError>
-            where
-                Self: 't,
-            {
-                result
-            }
+    fn answer<'t, T: Send + 't>(result: Result<T, WriteError>) -> Result<T, WriteError>
+    where
+        Self: 't,
+    {
+        result
+    }
 
-            fn insert<'t, T: Send + 't>(
-                &'t mut self,
-                table: &'t TableName,
-                events: Vec<Event>,
-                written: T,
-            ) -> Result<T, WriteError> {
-                match events.as_slice() {
-                    [event] => insert(self, table, event)?,
-                    events => insert_all(self.savepoint(), table, events)?,
-                }
-                Ok(written)
-            }
+    fn insert<'t, T: Send + 't>(
+        &'t mut self,
+        table: &'t TableName,
+        events: Vec<Event>,
+        written: T,
+    ) -> Result<T, WriteError> {
+        match events.as_slice() {
+            [event] => insert(self, table, event)?,
+            events => insert_all(self.savepoint(), table, events)?,
         }
-    };
+        Ok(written)
+    }
 }
 
-written_at_once!(rusqlite::Transaction<'_>);
-written_at_once!(Savepoint<'_>);
+// The same again, and not by a macro: the compiler would then show users the macro.
+impl Transaction for Savepoint<'_> {
+    type Written<'t, T: Send + 't>
+        = Result<T, WriteError>
+    where
+        Self: 't;
+
+    fn answer<'t, T: Send + 't>(result: Result<T, WriteError>) -> Result<T, WriteError>
+    where
+        Self: 't,
+    {
+        result
+    }
+
+    fn insert<'t, T: Send + 't>(
+        &'t mut self,
+        table: &'t TableName,
+        events: Vec<Event>,
+        written: T,
+    ) -> Result<T, WriteError> {
+        match events.as_slice() {
+            [event] => insert(self, table, event)?,
+            events => insert_all(self.savepoint(), table, events)?,
+        }
+        Ok(written)
+    }
+}
 
 impl Outbox {
     /// Runs a transaction and publishes the events that the closure returns with its value.
