@@ -19,6 +19,7 @@ pub mod decision;
 pub mod engine;
 mod intake;
 mod lanes;
+mod log;
 pub mod options;
 mod run;
 pub mod status;

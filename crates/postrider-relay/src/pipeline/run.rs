@@ -13,20 +13,19 @@ use tracing::{info, warn};
 
 use super::care;
 use super::decision::backoff;
-use super::engine::{Call, Engine, Policy, Progress, SettlementBatch};
+use super::engine::{Call, Engine, Policy, SettlementBatch};
 use super::intake::{hash, incoming};
+use super::log::Log;
 use super::{Options, PipelineError, State, Status, Totals};
 use crate::failure::{FailureKind, SinkError};
 use crate::shutdown::Shutdown;
 use crate::sink::{Message, Sink};
-use crate::source::{BatchLimit, Record, Settled, Source, SourceError, SourceErrorKind, Verdict};
+use crate::source::{BatchLimit, Record, Settled, Source, SourceError, SourceErrorKind};
 
 /// How long a read waits for the first event.
 const READ_WAIT: Duration = Duration::from_secs(1);
 /// The same when the pipeline ends once nothing is pending.
 const READ_WAIT_DRAIN: Duration = Duration::from_millis(50);
-/// The same kind of thing is logged at most this often.
-const TELL_EVERY: Duration = Duration::from_secs(10);
 /// How often the status is looked at when nothing else happens.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long settling may take after the grace time.
@@ -52,11 +51,7 @@ pub(super) struct Run<'a> {
     exhausted: bool,
     totals: Totals,
     trouble: Option<String>,
-    told: Told,
-    told_failure_at: Option<Instant>,
-    /// Parked and not logged yet.
-    parked_untold: u64,
-    told_parked_at: Option<Instant>,
+    log: Log<'a>,
 }
 
 /// How far a stop has come.
@@ -131,10 +126,7 @@ impl<'a> Run<'a> {
             exhausted: false,
             totals: Totals::default(),
             trouble: None,
-            told: Told::default(),
-            told_failure_at: None,
-            parked_untold: 0,
-            told_parked_at: None,
+            log: Log::new(name),
         };
         run.until_stopped(shutdown).await
     }
@@ -254,12 +246,8 @@ impl<'a> Run<'a> {
         let failure =
             failures.find_map(|(message, result)| Some((message, result.as_ref().err()?)));
         self.trouble = failure.map(|(_, error)| error.to_string());
-        if let Some((message, error)) = failure
-            && self.told_failure_at.is_none_or(|at| at.elapsed() >= TELL_EVERY)
-        {
-            self.told_failure_at = Some(Instant::now());
-            let (event, key, kind) = (message.event.id(), message.event.key(), error.kind.as_str());
-            warn!(pipeline = self.name, %event, %key, kind, %error, "an event was not published");
+        if let Some((message, error)) = failure {
+            self.log.failure(&message.event, error);
         }
         self.engine.published(call, results, self.started.elapsed());
     }
@@ -271,38 +259,12 @@ impl<'a> Run<'a> {
         self.settling = None;
         let (batch, settled) = settled.map_err(PipelineError::Source)?;
         self.totals.count(&batch.settlements);
-        self.tell_parked(&batch);
+        self.log.parked(&batch.settlements);
         self.engine.settled(batch, settled.unblocked.iter().map(hash));
         Ok(())
     }
 
-    /// Says aloud, now and then, that events were parked.
-    fn tell_parked(&mut self, batch: &SettlementBatch) {
-        let failures =
-            batch.settlements.iter().filter_map(|settlement| match &settlement.verdict {
-                Verdict::Parked { failure, .. } => Some(failure),
-                _ => None,
-            });
-        let mut last = None;
-        for failure in failures {
-            self.parked_untold += 1;
-            last = Some(failure);
-        }
-        let may_tell = self.told_parked_at.is_none_or(|at| at.elapsed() >= TELL_EVERY);
-        if let Some(failure) = last.filter(|_| may_tell) {
-            let (events, kind) = (self.parked_untold, failure.kind.as_str());
-            let (attempts, error) = (failure.attempts, failure.message.as_str());
-            self.parked_untold = 0;
-            self.told_parked_at = Some(Instant::now());
-            let name = self.name;
-            warn!(
-                pipeline = name,
-                events, kind, attempts, error, "parked; see `postrider dlq list`"
-            );
-        }
-    }
-
-    /// Publishes the status, and says aloud, now and then, when it changes for better or worse.
+    /// Publishes the status.
     fn tell(&mut self, stopping: bool) {
         let progress = self.engine.progress(self.started.elapsed(), self.options.stall_after);
         let state = if stopping { State::Stopping } else { State::Running(progress) };
@@ -312,49 +274,8 @@ impl<'a> Run<'a> {
             status.blocked_keys = self.engine.blocked_keys();
             status.trouble.clone_from(&self.trouble);
         });
-        let trouble = match progress {
-            Progress::Idle | Progress::Moving => Trouble::None,
-            Progress::Outage => Trouble::Outage,
-            Progress::Stalled { .. } => Trouble::Stall,
-        };
-        if trouble == self.told.what || !self.told.may_tell() {
-            return;
-        }
-        self.told = Told { what: trouble, at: Some(Instant::now()) };
-        let error = self.trouble.as_deref().unwrap_or("none");
-        match trouble {
-            Trouble::None => info!(pipeline = self.name, "events flow again"),
-            Trouble::Outage => {
-                warn!(pipeline = self.name, error, "the sink is in trouble; events wait");
-            }
-            Trouble::Stall => {
-                let seconds = self.options.stall_after.as_secs();
-                let name = self.name;
-                warn!(pipeline = name, seconds, error, "no progress: events wait, none delivered");
-            }
-        }
+        self.log.progress(progress, self.trouble.as_deref());
     }
-}
-
-/// What was last said aloud about the pipeline's progress.
-#[derive(Debug, Default)]
-struct Told {
-    what: Trouble,
-    at: Option<Instant>,
-}
-
-impl Told {
-    fn may_tell(&self) -> bool {
-        self.at.is_none_or(|at| at.elapsed() >= TELL_EVERY)
-    }
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Trouble {
-    #[default]
-    None,
-    Outage,
-    Stall,
 }
 
 fn policy(sink: &dyn Sink, options: &Options) -> Policy {

@@ -121,18 +121,25 @@ async fn answers_lost_on_the_way_lead_to_the_same_events_again(routes: Subject) 
     route.check(3, 1..10, &[], arrived - 9).await;
 }
 
-/// G-06.
-async fn a_throttled_sink_is_left_alone_as_long_as_it_asks(routes: Subject) {
-    const PAUSE: Duration = Duration::from_millis(400);
-    let route = routes.fresh().await;
-    route.outbox.write(&events("k0", 1..6)).await;
-    let faults = Faults::deciding(|offer| match (offer.number, offer.time) {
+/// What a sink that throttles asks for.
+const PAUSE: Duration = Duration::from_millis(400);
+
+/// A sink that throttles the first event the first time.
+fn throttling_the_first() -> Faults {
+    Faults::deciding(|offer| match (offer.number, offer.time) {
         (1, 1) => {
             let error = SinkError::new(FailureKind::Throttled, "slow down");
             Fate::Refuse(error.with_retry_after(Some(PAUSE)))
         }
         _ => Fate::Publish,
-    });
+    })
+}
+
+/// G-06.
+async fn a_throttled_sink_is_left_alone_as_long_as_it_asks(routes: Subject) {
+    let route = routes.fresh().await;
+    route.outbox.write(&events("k0", 1..6)).await;
+    let faults = throttling_the_first();
     let totals = route.drain(&faults).await;
     assert_eq!((totals.delivered, totals.deferred), (5, 0));
     let offers = faults.offers();
@@ -143,16 +150,9 @@ async fn a_throttled_sink_is_left_alone_as_long_as_it_asks(routes: Subject) {
 
 /// G-06: calls that were under way may end well meanwhile.
 async fn a_pause_that_was_asked_for_outlasts_other_answers(routes: Subject) {
-    const PAUSE: Duration = Duration::from_millis(400);
     let route = routes.fresh().await;
     route.outbox.write(&spread(4, 1..17)).await;
-    let faults = Faults::deciding(|offer| match (offer.number, offer.time) {
-        (1, 1) => {
-            let error = SinkError::new(FailureKind::Throttled, "slow down");
-            Fate::Refuse(error.with_retry_after(Some(PAUSE)))
-        }
-        _ => Fate::Publish,
-    });
+    let faults = throttling_the_first();
     let totals = route.drain(&faults).await;
     assert_eq!((totals.delivered, totals.deferred), (16, 0));
     let offers: Vec<_> = faults.offers().into_iter().filter(|offer| offer.number == 1).collect();
