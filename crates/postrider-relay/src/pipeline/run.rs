@@ -101,7 +101,9 @@ impl<'a> Run<'a> {
             warn!(pipeline = name, crashes, "the last starts ended badly; one event at a time");
         }
         let check = tokio::select! {
-            check = timeout(options.publish_timeout, sink.check()) => check.unwrap_or(Ok(())),
+            check = timeout(options.publish_timeout, sink.check()) => check.unwrap_or_else(|_| {
+                Err(SinkError::new(FailureKind::Unavailable, "no answer to the check in time"))
+            }),
             () = shutdown.requested() => return Ok(Totals::default()),
         };
         match check {

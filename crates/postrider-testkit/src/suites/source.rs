@@ -83,8 +83,6 @@ impl Default for Connection<'_> {
 pub struct OutboxCapabilities {
     /// Several transactions that write can be open at the same time.
     pub concurrent_transactions: bool,
-    /// A delivered event stays delivered over a crash, even if an earlier one is unsettled.
-    pub exact_after_crash: bool,
     /// A source can be told to read only some aggregate types.
     pub filters: bool,
     /// A delivered event stays in the outbox until it is pruned.

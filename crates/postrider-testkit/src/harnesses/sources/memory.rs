@@ -16,7 +16,6 @@ use crate::suites::{Backend, Clock};
 
 const CAPABILITIES: OutboxCapabilities = OutboxCapabilities {
     concurrent_transactions: true,
-    exact_after_crash: true,
     filters: false,
     keeps_delivered: false,
     shared: false,

@@ -33,7 +33,6 @@ pub fn backend(progress: Progress) -> Backend<Subject, OutboxCapabilities> {
 fn capabilities(progress: Progress) -> OutboxCapabilities {
     OutboxCapabilities {
         concurrent_transactions: false,
-        exact_after_crash: true,
         filters: true,
         keeps_delivered: progress != Progress::Delete,
         shared: progress == Progress::Cursor,

@@ -45,13 +45,6 @@ impl Route {
         assert!(wrong.is_empty(), "{wrong:#?}");
     }
 
-    /// How many events ends of a relay may repeat, each of which had so many under way. A source
-    /// that keeps only a position repeats everything that was delivered beyond the first event
-    /// that was not, however much that is.
-    pub(super) fn repeated(&self, under_way: usize) -> usize {
-        if self.outbox.capabilities().exact_after_crash { under_way } else { usize::MAX }
-    }
-
     pub(super) async fn letters(&self) -> Vec<DeadLetter> {
         let admin = self.outbox.admin().await;
         let letters = admin.dead_letters(&Selection::default(), None, 1000).await;

@@ -132,13 +132,7 @@ async fn what_a_kill_leaves_of_a_partly_settled_batch_comes_back_in_order(outbox
     reader.kill();
     let reader = Reader::start(&*outbox).await;
     let back = numbers(&reader.read_all().await);
-    if outbox.capabilities().exact_after_crash {
-        assert_eq!(back, [2, 4, 6]);
-    } else {
-        // All before the first unsettled one are settled for good; later ones may be repeated.
-        assert!(back.is_sorted() && !back.contains(&1), "{back:?}");
-        assert!([2, 4, 6].iter().all(|unsettled| back.contains(unsettled)), "{back:?}");
-    }
+    assert_eq!(back, [2, 4, 6]);
 }
 
 /// G-01, G-03.
@@ -213,6 +207,6 @@ async fn many_restarts_lose_and_reorder_nothing(outbox: Subject) {
     assert_eq!(history.check(), []);
     let reader = Reader::start(&*outbox).await;
     let left = reader.drain().await;
-    assert!(!outbox.capabilities().exact_after_crash || left.is_empty(), "{left:?}");
+    assert!(left.is_empty(), "{left:?}");
     assert!(!reader.pending().await);
 }
