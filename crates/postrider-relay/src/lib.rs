@@ -9,6 +9,7 @@ pub mod admin;
 pub mod config;
 pub mod failure;
 pub mod formats;
+pub mod hint;
 pub mod pipeline;
 pub mod relay;
 pub mod routing;

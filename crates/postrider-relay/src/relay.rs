@@ -192,6 +192,8 @@ async fn connect(
         pipeline: config.name.clone(),
         progress: config.progress,
         aggregate_types: config.aggregate_types.clone(),
+        ordering: config.options.ordering,
+        ..SourceSpec::new("")
     };
     let source = patiently(&config.name, "source", || spec.connect()).await;
     let source = source.map_err(RelayError::Source)?;

@@ -37,6 +37,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use postrider::{Event, Key};
+use tokio::time::Instant;
 
 use crate::failure::Failure;
 
@@ -70,6 +71,12 @@ pub trait Source: Send + Sync {
     /// them, and events whose `deliver_after` has not come.
     async fn pending(&self) -> Result<bool, SourceError>;
 
+    /// The right to this outbox, as far as the source knows. Looked at before every send, so it
+    /// is only a look at memory.
+    fn lease(&self) -> Lease {
+        Lease::default()
+    }
+
     /// Gives back what is held and notes that this was an orderly end.
     async fn close(self: Box<Self>) -> Result<(), SourceError>;
 }
@@ -81,6 +88,17 @@ pub struct SourceCapabilities {
     pub name: &'static str,
     /// Several pipelines can read the same outbox.
     pub shared: bool,
+}
+
+/// The right to read an outbox, or a shard of it, and to settle what was read. The default is
+/// one that cannot pass on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lease {
+    /// Nothing may be sent from then on, because another relay may take over; `None` if none can.
+    /// It moves on while the source can renew the lease.
+    pub until: Option<Instant>,
+    /// Another relay should have it: finish what is under way, close, and stand by.
+    pub wanted: bool,
 }
 
 /// How much to read at most. A single event larger than `bytes` is a batch of its own.
@@ -212,6 +230,9 @@ pub enum SourceErrorKind {
     Unavailable,
     /// An operator must act: a missing table, a wrong password.
     Misconfigured,
+    /// Another relay has taken over: nothing may be sent or settled any more, and whoever wants
+    /// to go on connects anew and stands by.
+    Lost,
     /// Going on could lose or repeat events: a damaged file, a position from another database.
     Unsafe,
 }

@@ -7,11 +7,14 @@ mod room;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use postrider::schema::{Migration, TableName};
 
 use crate::admin::Admin;
+use crate::hint::Hint;
+use crate::pipeline::Ordering;
 use crate::source::{Source, SourceError, SourceErrorKind};
 
 /// How a pipeline keeps its progress in a SQL database.
@@ -52,7 +55,7 @@ impl fmt::Display for Progress {
 }
 
 /// Which outbox is to be read, for which pipeline, and how.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct SourceSpec {
     /// The database, such as `sqlite:app.db`. May hold a password.
     pub url: String,
@@ -64,6 +67,32 @@ pub struct SourceSpec {
     pub progress: Progress,
     /// Only events of these aggregate types; empty means all.
     pub aggregate_types: Vec<String>,
+    /// What is kept in order. Defaults to [`Ordering::Key`].
+    pub ordering: Ordering,
+    /// Which of the keys. Defaults to all of them.
+    pub shard: Shard,
+    /// The relay's own name, by which other relays know it as the owner of a lease.
+    pub relay: String,
+    /// The columns of a table that is not of our making: our name to its name.
+    pub columns: BTreeMap<String, String>,
+    /// Tells that it is worth looking for events now.
+    pub hint: Hint,
+}
+
+/// A part of the keys of an outbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Shard {
+    /// Which part; they count from 0.
+    pub index: u32,
+    /// How many parts there are.
+    pub of: u32,
+}
+
+impl Default for Shard {
+    /// All keys.
+    fn default() -> Self {
+        Self { index: 0, of: 1 }
+    }
 }
 
 impl SourceSpec {
@@ -75,6 +104,11 @@ impl SourceSpec {
             pipeline: "default".to_owned(),
             progress: Progress::default(),
             aggregate_types: Vec::new(),
+            ordering: Ordering::Key,
+            shard: Shard::default(),
+            relay: "relay".to_owned(),
+            columns: BTreeMap::new(),
+            hint: Hint::default(),
         }
     }
 
@@ -101,6 +135,10 @@ impl fmt::Debug for SourceSpec {
             .field("pipeline", &self.pipeline)
             .field("progress", &self.progress)
             .field("aggregate_types", &self.aggregate_types)
+            .field("ordering", &self.ordering)
+            .field("shard", &self.shard)
+            .field("relay", &self.relay)
+            .field("columns", &self.columns)
             .finish_non_exhaustive()
     }
 }
