@@ -84,6 +84,10 @@ fn configuration_in_the_documents_is_valid() {
 const MISTAKES: &str = r#"
 [source]
 xxxxxxxxxxxxxxxx = 1
+columns = { xxxxxxxxxxxxxxxx = 1 }
+
+[prune]
+xxxxxxxxxxxxxxxx = 1
 
 [[pipeline]]
 name = "orders"

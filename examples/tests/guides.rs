@@ -12,9 +12,11 @@ use std::{env, fs};
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
-const GUIDES: [&str; 3] = ["dead-letters", "getting-started", "webhooks"];
+const GUIDES: [&str; 5] = ["dead-letters", "getting-started", "postgresql", "pruning", "webhooks"];
 /// What the guides listen on, each of them; here it is a port that is free.
 const PORT: &str = "9000";
+/// The database that the guides name; here it is a fresh one in the server for tests.
+const DATABASE: &str = "postgres://postgres@localhost/shop";
 const MARK: &str = "@@@ end of a block @@@";
 
 fn main() -> ExitCode {
@@ -92,7 +94,12 @@ fn run(guide: &str) -> Result<(), Failed> {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/guides");
     let text = fs::read_to_string(docs.join(format!("{guide}.md")))?;
     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port().to_string();
-    let steps = steps(&text.replace(PORT, &port));
+    let text = text.replace(PORT, &port);
+    let database = text.contains(DATABASE).then(Database::create).transpose()?;
+    let steps = steps(&match &database {
+        Some(database) => text.replace(DATABASE, &database.url()),
+        None => text,
+    });
     let mut script =
         "set -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n".to_owned();
     for step in &steps {
@@ -122,6 +129,43 @@ fn run(guide: &str) -> Result<(), Failed> {
         })?;
     }
     Ok(())
+}
+
+/// A database in the server that `cargo xtask services up` has started.
+struct Database {
+    server: String,
+    name: String,
+}
+
+impl Database {
+    fn create() -> Result<Self, Failed> {
+        let server = env::var("POSTRIDER_TEST_POSTGRES")?;
+        let database = Self { server, name: format!("guide_{}", std::process::id()) };
+        database.run(&format!("CREATE DATABASE {}", database.name))?;
+        Ok(database)
+    }
+
+    fn url(&self) -> String {
+        let (server, _) = self.server.rsplit_once('/').expect("the URL names a database");
+        format!("{server}/{}", self.name)
+    }
+
+    /// Runs a statement in the server's own database.
+    fn run(&self, sql: &str) -> Result<(), Failed> {
+        let psql = ["--no-psqlrc", "--quiet", "--command", sql, &self.server];
+        let output = Command::new("psql").args(psql).stdin(Stdio::null()).output()?;
+        match output.status.success() {
+            true => Ok(()),
+            false => Err(String::from_utf8_lossy(&output.stderr).into_owned().into()),
+        }
+    }
+}
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        // What is left of it is in nobody's way.
+        let _ = self.run(&format!("DROP DATABASE {} WITH (FORCE)", self.name));
+    }
 }
 
 /// Finds each line that is shown, or says which one is missing. One that ends in `…` is the start

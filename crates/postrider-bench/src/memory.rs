@@ -4,7 +4,6 @@
 //! is held on one core with `taskset`. Its peer is a bare loop over the same source and sink,
 //! without lanes, window, retries or ordering: what would be left if the pipeline cost nothing.
 
-use std::error::Error;
 use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -17,7 +16,8 @@ use postrider_relay::sinks::memory::MemorySink;
 use postrider_relay::source::{BatchLimit, Settlement, Source as _, Verdict};
 use postrider_relay::sources::memory::{Generated, MemoryOutbox};
 
-use crate::report::{self, Measured, Target, number};
+use crate::Outcome;
+use crate::report::{Measured, Report, Section, Target, number};
 
 /// The argument that tells this program that it is a measurement.
 pub(crate) const CHILD: &str = "memory-child";
@@ -29,14 +29,13 @@ const RUNS: usize = 3;
 const EVENTS_PER_SECOND_MIN: f64 = 1_000_000.0;
 const RESIDENT_MIB_MAX: f64 = 64.0;
 
-type Outcome<T> = Result<T, Box<dyn Error>>;
-
 /// Runs the measurements. True if every target was reached.
 pub(crate) fn run() -> Outcome<bool> {
     let Generated { payload_bytes, keys, .. } = Generated::new(EVENTS);
     let one_core = taskset_works();
     let held_by = if one_core { "taskset" } else { "one thread; there is no taskset" };
-    report::title(&format!(
+    let mut report = Report::new(Section::Memory);
+    report.title(&format!(
         "memory to memory: {payload_bytes}-byte payloads, {} keys, ordered by key, on one core ({held_by}), best of {RUNS}",
         number(keys as f64)
     ));
@@ -48,20 +47,20 @@ pub(crate) fn run() -> Outcome<bool> {
         bare = bare.better(measure("loop", EVENTS, one_core)?);
         many = many.better(measure("pipeline", EVENTS, one_core)?);
     }
-    report::rate("the bare loop", bare.wall);
-    report::rate("postrider's pipeline", many.wall);
-    report::ratio("the pipeline, of the bare loop's rate", many.wall.rate(), bare.wall.rate());
+    report.rate("the bare loop", bare.wall);
+    report.rate("postrider's pipeline", many.wall);
+    report.ratio("the pipeline, of the bare loop's rate", many.wall.rate(), bare.wall.rate());
     if let Some(cpu) = many.cpu {
-        report::rate("the same by the core's own time", cpu);
+        report.rate("the same by the core's own time", cpu);
     }
     let rate = Target::AtLeast(EVENTS_PER_SECOND_MIN);
-    let mut reached = rate.judge("events a second", many.wall.rate(), "events/s");
+    report.judge("events a second", many.wall.rate(), "events/s", rate);
     for measurement in [few, many] {
         let Some(resident) = measurement.resident_mib else { continue };
         let what = format!("resident at most, {} events", number(measurement.wall.events as f64));
-        reached &= Target::Below(RESIDENT_MIB_MAX).judge(&what, resident, "MiB");
+        report.judge(&what, resident, "MiB", Target::Below(RESIDENT_MIB_MAX));
     }
-    Ok(reached)
+    report.keep(None)
 }
 
 /// What a child tells.

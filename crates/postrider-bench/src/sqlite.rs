@@ -5,7 +5,6 @@
 //! statements, and `published` means the same: on disk. Each measurement starts with its own
 //! copy of the database.
 
-use std::error::Error;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -20,7 +19,8 @@ use postrider_relay::sources::{Progress, SourceSpec};
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use tempfile::TempDir;
 
-use crate::report::{self, Measured, Target, number};
+use crate::Outcome;
+use crate::report::{Measured, Report, Section, Target, number};
 
 const EVENTS: u64 = 200_000;
 /// The textbook's loop is slow; its rate does not depend on how many events it publishes.
@@ -38,29 +38,27 @@ const MARK_ONE: &str = "UPDATE outbox SET published_at = strftime('%Y-%m-%dT%H:%
 const SETTINGS: &str = "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; \
      PRAGMA cache_size = -16384";
 
-type Outcome<T> = Result<T, Box<dyn Error>>;
-
 /// Runs the measurements. True if every target was reached.
 pub(crate) fn run() -> Outcome<bool> {
-    report::title(&format!(
+    let mut report = Report::new(Section::Sqlite);
+    report.title(&format!(
         "sqlite to file: {PAYLOAD_BYTES}-byte payloads, {} keys, ordered by key, every line synced",
         number(KEYS as f64)
     ));
     let place = Place::new()?;
     let textbook = textbook_loop(&place)?;
-    report::rate("the textbook's loop", textbook);
-    let mut reached = true;
+    report.rate("the textbook's loop", textbook);
     let mut rates = Vec::new();
     for progress in [Progress::Mark, Progress::Delete, Progress::Cursor] {
         let drained = drain(&place, progress)?;
-        report::rate(&format!("postrider, progress = {progress}"), drained);
+        report.rate(&format!("postrider, progress = {progress}"), drained);
         rates.push((progress, drained.rate()));
     }
     for (progress, rate) in rates {
         let what = format!("{progress}, of the textbook's rate");
-        reached &= Target::AtLeast(RATIO_MIN).judge(&what, rate / textbook.rate(), "times");
+        report.judge(&what, rate / textbook.rate(), "times", Target::AtLeast(RATIO_MIN));
     }
-    Ok(reached)
+    report.keep(None)
 }
 
 /// A folder with a full outbox.
@@ -71,11 +69,7 @@ struct Place {
 
 impl Place {
     fn new() -> Outcome<Self> {
-        // Beside this program, on a disk: the system's temporary folder may be in memory, where
-        // syncing costs nothing.
-        let program = std::env::current_exe()?;
-        let beside = program.parent().ok_or("this program is in no folder")?;
-        let folder = tempfile::tempdir_in(beside)?;
+        let folder = crate::beside_program()?;
         let template = folder.path().join("template.db");
         fill(&template)?;
         Ok(Self { folder, template })
@@ -126,7 +120,7 @@ fn drain(place: &Place, progress: Progress) -> Outcome<Measured> {
         let options = Options { drain: true, ..Options::default() };
         let (_stop, shutdown) = shutdown();
         let pipeline = Pipeline::new("bench", source, Box::new(sink), options);
-        Ok::<_, Box<dyn Error>>(pipeline.run(shutdown).await?)
+        Outcome::Ok(pipeline.run(shutdown).await?)
     })?;
     let measured = Measured { events: EVENTS, time: started.elapsed() };
     check(totals.delivered, EVENTS)?;

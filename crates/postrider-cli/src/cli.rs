@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::commands::{completions, dlq, init, migrate, relay, status};
+use crate::commands::{completions, dlq, init, migrate, prune, relay, status};
 
 /// Publishes the events of a database transaction, if and only if that transaction commits.
 #[derive(Debug, Parser)]
@@ -56,6 +56,8 @@ pub(crate) enum Command {
     /// Look at dead letters, retry or discard them
     #[command(subcommand)]
     Dlq(dlq::DlqCommand),
+    /// Remove published events that are past their retention
+    Prune(prune::PruneArgs),
     /// Watch a shop lose events without an outbox, and none with one
     #[cfg(feature = "demo")]
     Demo(crate::commands::demo::DemoArgs),

@@ -6,5 +6,6 @@ pub(crate) mod demo;
 pub(crate) mod dlq;
 pub(crate) mod init;
 pub(crate) mod migrate;
+pub(crate) mod prune;
 pub(crate) mod relay;
 pub(crate) mod status;

@@ -116,7 +116,14 @@ impl From<RelayError> for CliError {
                 let hint = || error.hint().map(str::to_owned);
                 Self { fix: cause.fix.or_else(hint), ..cause }
             }
-            RelayError::Pipeline(PipelineError::Unsettled) | RelayError::Panicked => {
+            RelayError::Hint { .. } => {
+                let hint = error.hint().map(str::to_owned);
+                Self { fix: hint, ..Self::new(Code::Configuration, error.to_string()) }
+            }
+            RelayError::Pipeline(
+                PipelineError::HandedOver | PipelineError::LeaseLost(_) | PipelineError::Unsettled,
+            )
+            | RelayError::Panicked => {
                 let hint = error.hint().map(str::to_owned);
                 Self { fix: hint, ..Self::new(Code::Failure, error.to_string()) }
             }

@@ -47,6 +47,7 @@ fn run(command: Command, output: Output) -> Result<(), CliError> {
         Command::Relay(args) => block_on(commands::relay::run(&args, output)),
         Command::Status(args) => block_on(commands::status::run(&args, output)),
         Command::Dlq(command) => block_on(commands::dlq::run(command, output)),
+        Command::Prune(args) => block_on(commands::prune::run(&args, output)),
         #[cfg(feature = "demo")]
         Command::Demo(args) => block_on(commands::demo::run(&args, output)),
     }

@@ -4,10 +4,12 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read as _};
 use std::path::Path;
 
-use postrider::schema::{self, Migration};
+use postrider::schema::postgres::{Layout, RolePrefix};
+use postrider::schema::{Difference, Migration, Status};
 use postrider_relay::admin::Admin;
 use postrider_relay::config::{Config, Environment, Flags, SourceConfig};
-use postrider_relay::sources;
+use postrider_relay::prune::Prune;
+use postrider_relay::sources::{self, schema};
 
 use crate::cli::OutboxArgs;
 use crate::error::{CliError, Code};
@@ -41,17 +43,49 @@ impl Outbox {
 
     /// Opens the outbox for looking and for dealing with dead letters.
     pub(crate) async fn admin(&self) -> Result<Box<dyn Admin>, CliError> {
-        Ok(sources::connect_admin(self.source.url.expose(), &self.source.table).await?)
+        let SourceConfig { url, table, columns, .. } = &self.source;
+        Ok(sources::connect_admin(url.expose(), table, columns).await?)
+    }
+
+    /// Opens the outbox for pruning.
+    pub(crate) async fn pruner(&self) -> Result<Box<dyn Prune>, CliError> {
+        let SourceConfig { url, table, columns, .. } = &self.source;
+        Ok(sources::connect_prune(url.expose(), table, columns).await?)
     }
 
     /// Creates or upgrades the tables, and says what was done.
-    pub(crate) async fn migrate(&self) -> Result<Vec<&'static Migration>, CliError> {
-        Ok(sources::migrate(self.source.url.expose(), &self.source.table).await?)
+    pub(crate) async fn migrate(
+        &self,
+        layout: Option<Layout>,
+    ) -> Result<Vec<&'static Migration>, CliError> {
+        let SourceConfig { url, table, .. } = &self.source;
+        Ok(schema::migrate(url.expose(), table, self.layout(layout)).await?)
     }
 
     /// The SQL that makes the tables in an empty database.
-    pub(crate) fn migration_sql(&self) -> String {
-        schema::sqlite::sql(&self.source.table)
+    pub(crate) fn migration_sql(&self, layout: Option<Layout>) -> Result<String, CliError> {
+        let SourceConfig { url, table, .. } = &self.source;
+        Ok(schema::sql(url.expose(), table, self.layout(layout))?)
+    }
+
+    /// Which migrations were applied, and which are lacking.
+    pub(crate) async fn migration_status(&self) -> Result<Status, CliError> {
+        Ok(schema::status(self.source.url.expose(), &self.source.table).await?)
+    }
+
+    /// In what the tables differ from what the migrations make.
+    pub(crate) async fn verify(&self) -> Result<Vec<Difference>, CliError> {
+        Ok(schema::verify(self.source.url.expose(), &self.source.table).await?)
+    }
+
+    /// The SQL of roles for the tables.
+    pub(crate) fn role_sql(&self, prefix: &RolePrefix) -> Result<String, CliError> {
+        Ok(schema::roles(self.source.url.expose(), &self.source.table, prefix)?)
+    }
+
+    /// A table whose columns the configuration names is not of our making.
+    fn layout(&self, wanted: Option<Layout>) -> Option<Layout> {
+        wanted.or_else(|| (!self.source.columns.is_empty()).then_some(Layout::Existing))
     }
 }
 

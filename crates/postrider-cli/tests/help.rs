@@ -4,11 +4,14 @@ mod support;
 
 use support::{Fixture, stored};
 
-const COMMANDS: [&[&str]; 12] = [
+const COMMANDS: [&[&str]; 16] = [
     &[],
     &["demo"],
     &["init"],
     &["migrate"],
+    &["migrate", "roles"],
+    &["migrate", "status"],
+    &["migrate", "verify"],
     &["relay"],
     &["status"],
     &["dlq"],
@@ -16,6 +19,7 @@ const COMMANDS: [&[&str]; 12] = [
     &["dlq", "show"],
     &["dlq", "retry"],
     &["dlq", "discard"],
+    &["prune"],
     &["completions"],
 ];
 

@@ -82,6 +82,21 @@ pub struct PipelineStatus {
     pub blocked_keys: u64,
     /// When the pipeline last settled something.
     pub last_settled_at: Option<SystemTime>,
+    /// Who may read each shard, by shard; empty where no lease is needed.
+    pub leases: Vec<LeaseStatus>,
+}
+
+/// Who may read a shard of an outbox.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseStatus {
+    /// The shard.
+    pub shard: u32,
+    /// The relay that has it, unless it was given back.
+    pub owner: Option<String>,
+    /// How often it has passed from one relay to another.
+    pub epoch: u64,
+    /// How long it lasts if it is not renewed; zero if another relay may take it.
+    pub expires_in: Duration,
 }
 
 /// Counting stops here, so that looking never scans a huge backlog.

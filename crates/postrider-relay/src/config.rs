@@ -6,16 +6,22 @@
 //! touching a database or a network. Every mistake is reported at once, each with its place and
 //! its fix ([`Problems`]), and none shows a secret.
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
 
 mod environment;
 mod flags;
 mod pipeline;
 mod problem;
+mod prune;
 mod quantity;
 mod reference;
 mod section;
 mod sink;
+mod source;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -24,14 +30,14 @@ use self::pipeline::Read;
 use self::problem::Report;
 use self::section::Section;
 use self::tree::{Table, Value};
-use crate::pipeline::Options;
+use crate::pipeline::{Options, Ordering};
 use crate::secret::SecretUrl;
 use crate::sinks::SinkSpec;
-use crate::sources::SourceSpec;
 
 pub use self::environment::Environment;
 pub use self::flags::Flags;
 pub use self::problem::{Origin, Problem, Problems};
+pub use self::quantity::duration as parse_duration;
 pub use crate::sources::Progress;
 pub use postrider::schema::TableName;
 
@@ -39,7 +45,7 @@ pub use postrider::schema::TableName;
 pub const PIPELINE_DEFAULT: &str = "default";
 
 /// Sections of the design that are yet to come.
-const SECTIONS_TO_COME: [&str; 2] = ["http", "prune"];
+const SECTIONS_TO_COME: [&str; 1] = ["http"];
 
 /// One source and its pipelines, checked.
 #[derive(Clone, Debug)]
@@ -48,6 +54,8 @@ pub struct Config {
     pub source: SourceConfig,
     /// What is read from it and where it goes; never empty.
     pub pipelines: Vec<PipelineConfig>,
+    /// What becomes of published events; `None` means that they stay.
+    pub prune: Option<PruneConfig>,
 }
 
 /// The database with the outbox.
@@ -57,6 +65,21 @@ pub struct SourceConfig {
     pub url: SecretUrl,
     /// The outbox table. Defaults to `outbox`.
     pub table: TableName,
+    /// The columns of a table that is not of our making: our name to its name.
+    pub columns: BTreeMap<String, String>,
+    /// Where the relay listens for [hints](crate::hint).
+    pub hint: Option<SocketAddr>,
+}
+
+/// When published events are removed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PruneConfig {
+    /// How long they stay.
+    pub keep: Duration,
+    /// How often is looked for some to remove. Defaults to 1 min.
+    pub every: Duration,
+    /// The folder that what is removed is written to before it goes.
+    pub archive: Option<PathBuf>,
 }
 
 /// One pipeline.
@@ -70,6 +93,12 @@ pub struct PipelineConfig {
     pub progress: Progress,
     /// Only events of these aggregate types; empty means all.
     pub aggregate_types: Vec<String>,
+    /// Into how many shards the keys are divided, each of which one relay at a time has.
+    /// Defaults to 1.
+    pub shards: u32,
+    /// How long another relay waits before it takes over from one that has fallen silent.
+    /// Defaults to [`LEASE_DEFAULT`](crate::sources::LEASE_DEFAULT).
+    pub lease: Duration,
     /// Where events go, in a form that can be printed.
     pub sink_url: SecretUrl,
     /// Where events go, and the options of that sink.
@@ -88,6 +117,8 @@ impl fmt::Debug for PipelineConfig {
             .field("mode", &self.mode)
             .field("progress", &self.progress)
             .field("aggregate_types", &self.aggregate_types)
+            .field("shards", &self.shards)
+            .field("lease", &self.lease)
             .field("sink_url", &self.sink_url)
             .field("sink_options", &self.sink.options.keys().collect::<Vec<_>>())
             .field("headers", &headers)
@@ -112,8 +143,7 @@ pub enum Mode {
 impl PipelineConfig {
     /// Whether events go to stdout, which then belongs to them alone.
     pub fn writes_to_stdout(&self) -> bool {
-        let scheme = self.sink_url.expose().split(':').next();
-        scheme.is_some_and(|scheme| scheme.eq_ignore_ascii_case("stdout"))
+        has_scheme(&self.sink_url, "stdout")
     }
 }
 
@@ -139,12 +169,20 @@ impl SourceConfig {
         let mut root = flags.source_tree();
         environment::override_source(env, &mut root);
         let root = Section::new("the flags".into(), Origin::Flag("--from"), root, &report);
-        let source = read_source(&root);
+        let source = source::read(&root);
         match (report.into_problems(), source) {
             (None, Some(source)) => Ok(source),
             (problems, _) => Err(problems.expect("whatever is missing was reported")),
         }
     }
+
+    fn is_sqlite(&self) -> bool {
+        has_scheme(&self.url, "sqlite")
+    }
+}
+
+fn has_scheme(url: &SecretUrl, scheme: &str) -> bool {
+    url.expose().split(':').next().is_some_and(|it| it.eq_ignore_ascii_case(scheme))
 }
 
 /// Reads the whole tree, or says everything that is wrong with it.
@@ -160,7 +198,8 @@ fn read(
     }
     environment::override_values(env, &mut root, &report);
     let root = Section::new("the configuration".into(), start, root, &report);
-    let source = read_source(&root);
+    let source = source::read(&root);
+    let prune = prune::read(&root);
     let pipelines = read_pipelines(&root, &report);
     check_together(&pipelines, source.as_ref(), &report);
     for section in SECTIONS_TO_COME {
@@ -173,38 +212,9 @@ fn read(
 
     let pipelines: Option<Vec<_>> = pipelines.into_iter().map(|read| read.config).collect();
     match (report.into_problems(), source, pipelines) {
-        (None, Some(source), Some(pipelines)) => Ok(Config { source, pipelines }),
+        (None, Some(source), Some(pipelines)) => Ok(Config { source, pipelines, prune }),
         (problems, ..) => Err(problems.expect("whatever is missing was reported")),
     }
-}
-
-fn read_source(root: &Section<'_>) -> Option<SourceConfig> {
-    let example = "sqlite:///var/lib/app/app.db";
-    let Some(section) = root.section("source", "[source]".into()) else {
-        if !root.has("source") {
-            let fix = format!("add [source] with url = \"{example}\"");
-            root.report.add(&root.origin, "there is no [source]", fix);
-        }
-        return None;
-    };
-    let url = section.required_string("url", example);
-    let table = match section.string("table") {
-        None => Some(TableName::default()),
-        Some(table) => TableName::new(&table.value.value)
-            .map_err(|error| {
-                let what = format!("`table` is not a table name: {error}");
-                section.report.add(&table.origin, what, "write, for example, table = \"outbox\"");
-            })
-            .ok(),
-    };
-    section.finish();
-    let url = url?;
-    for problem in SourceSpec::new(&url.value.value).problems() {
-        let (what, fix) = problem.split_once("; ").unwrap_or((&problem, "correct `url`"));
-        root.report.add(&url.origin, what, fix);
-    }
-    let url = SecretUrl::from_reference(url.value.value, &url.value.written);
-    Some(SourceConfig { url, table: table? })
 }
 
 fn read_pipelines(root: &Section<'_>, report: &Report) -> Vec<Read> {
@@ -251,6 +261,9 @@ fn check_together(pipelines: &[Read], source: Option<&SourceConfig>, report: &Re
             let what = format!("mode \"cdc\" is not available for {database}");
             report.add(&read.mode.origin, what, "write mode = \"poll\", or remove it");
         }
+        if read.shards.value > 1 {
+            check_shards(read, source, report);
+        }
         if pipelines.len() > 1 && read.progress.value != Progress::Cursor {
             let what = format!(
                 "progress \"{}\" belongs to one pipeline, and this outbox has {}",
@@ -259,5 +272,31 @@ fn check_together(pipelines: &[Read], source: Option<&SourceConfig>, report: &Re
             );
             report.add(&read.progress.origin, what, "write progress = \"cursor\" in each of them");
         }
+    }
+}
+
+/// Says why a pipeline cannot be divided into shards.
+fn check_shards(read: &Read, source: Option<&SourceConfig>, report: &Report) {
+    let at = &read.shards.origin;
+    let one = "write shards = 1, or remove it";
+    if source.is_some_and(SourceConfig::is_sqlite) {
+        let what = "more than one shard is not available for sqlite: one relay has the whole file";
+        report.add(at, what, one);
+    }
+    let Some(config) = &read.config else { return };
+    if config.options.ordering == Ordering::None {
+        let what =
+            "shards keep keys in order, and with ordering \"none\" there is no order to keep";
+        let fix = match read.progress.value {
+            Progress::Cursor => "write ordering = \"key\", or shards = 1".to_owned(),
+            Progress::Delete | Progress::Mark => {
+                format!("{one}: any number of relays read side by side without them")
+            }
+        };
+        report.add(at, what, fix);
+    }
+    if has_scheme(&config.sink_url, "file") {
+        let what = "shards write side by side, and a file has one writer at a time";
+        report.add(at, what, format!("{one}; or use another sink"));
     }
 }

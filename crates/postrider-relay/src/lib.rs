@@ -11,6 +11,7 @@ pub mod failure;
 pub mod formats;
 pub mod hint;
 pub mod pipeline;
+pub mod prune;
 pub mod relay;
 pub mod routing;
 pub mod secret;

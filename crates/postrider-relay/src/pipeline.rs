@@ -12,13 +12,33 @@
 //! Reading, publishing and settling go on at the same time; each is bounded by the engine's
 //! window. A source that is unavailable is asked again and again; every other error of a source,
 //! and a sink that is misconfigured, end the pipeline with an error that says what to do.
+//!
+//! # The lease
+//!
+//! What a run may send is bounded by its source's [`Lease`](crate::source::Lease), because
+//! another relay may take over when it ends:
+//!
+//! - A lease that cannot be renewed is used up to its end. No call of the sink begins at or after
+//!   it, and one that is under way is dropped there: what became of its events is unknown, so
+//!   they are neither delivered nor failed, and whoever has the outbox next sends them again. The
+//!   run ends with [`PipelineError::LeaseLost`].
+//! - A source that was told that another relay *has* taken over
+//!   ([`SourceErrorKind::Lost`]) ends the run in the same way, at once. Nothing more is settled,
+//!   and the source is not closed: there is nothing left to give back.
+//! - A lease that another relay *wants* is given back in order: the run stops as it does at a
+//!   shutdown, and ends with [`PipelineError::HandedOver`].
+//!
+//! The [relay](crate::relay) then connects anew, and stands by.
 
 pub mod breaker;
+mod calling;
 pub mod care;
 pub mod decision;
 pub mod engine;
 mod intake;
 mod lanes;
+#[cfg(test)]
+pub(crate) mod leased;
 mod log;
 pub mod options;
 mod run;
@@ -34,7 +54,7 @@ use self::run::Run;
 use crate::failure::SinkError;
 use crate::shutdown::Shutdown;
 use crate::sink::Sink;
-use crate::source::{Source, SourceError};
+use crate::source::{Source, SourceError, SourceErrorKind};
 
 /// One source joined to one sink.
 pub struct Pipeline {
@@ -48,6 +68,12 @@ pub struct Pipeline {
 /// Why a pipeline ended before it was told to.
 #[derive(Debug, thiserror::Error)]
 pub enum PipelineError {
+    /// Another relay wanted the lease and can have it now: everything is settled and closed.
+    #[error("the pipeline was handed over to another relay")]
+    HandedOver,
+    /// The lease ran out, or another relay has it. What was under way will be published again.
+    #[error("the lease was lost: {0}")]
+    LeaseLost(#[source] SourceError),
     /// The outbox cannot be read or settled.
     #[error("the source stopped the pipeline: {0}")]
     Source(#[source] SourceError),
@@ -63,9 +89,21 @@ impl PipelineError {
     /// What the operator can do.
     pub fn hint(&self) -> Option<&str> {
         match self {
-            Self::Source(error) => error.hint.as_deref(),
+            Self::HandedOver => Some("connect again to stand by"),
+            Self::LeaseLost(error) | Self::Source(error) => error.hint.as_deref(),
             Self::Sink(_) => Some("mend what the message names, then start the relay again"),
             Self::Unsettled => None,
+        }
+    }
+}
+
+impl From<SourceError> for PipelineError {
+    fn from(error: SourceError) -> Self {
+        match error.kind {
+            SourceErrorKind::Lost => Self::LeaseLost(error),
+            SourceErrorKind::Misconfigured
+            | SourceErrorKind::Unavailable
+            | SourceErrorKind::Unsafe => Self::Source(error),
         }
     }
 }
@@ -93,14 +131,18 @@ impl Pipeline {
     }
 
     /// Publishes events until a stop is asked for or, with [`Options::drain`], until nothing is
-    /// pending. Answers what became of them.
+    /// pending. Answers what became of them; after an error, [`status`](Self::status) has that.
     pub async fn run(self, shutdown: Shutdown) -> Result<Totals, PipelineError> {
         let Self { name, source, sink, options, status } = self;
         let result = Run::start(&name, &*source, &*sink, &options, &status, shutdown).await;
-        // A source that failed cannot note an orderly end; a sink that failed still can.
-        if !matches!(result, Err(PipelineError::Source(_) | PipelineError::Unsettled))
-            && let Err(error) = source.close().await
-        {
+        let is_orderly = match &result {
+            Ok(_) | Err(PipelineError::HandedOver | PipelineError::Sink(_)) => true,
+            // A source that failed cannot note an orderly end, nor one that is another's now.
+            Err(
+                PipelineError::LeaseLost(_) | PipelineError::Source(_) | PipelineError::Unsettled,
+            ) => false,
+        };
+        if is_orderly && let Err(error) = source.close().await {
             // Everything is settled; at worst the next start counts this one as a crash.
             warn!(pipeline = name, error = error.details(), "closing the source failed");
         }

@@ -6,6 +6,17 @@
 //! failure is logged with what to do about it. The relay ends when all of them have, and hands the
 //! failures to its caller.
 //!
+//! # Shards
+//!
+//! A pipeline with `shards = n` is run as `n` parts, each of which has a part of the keys, a lease,
+//! a source, a sink and a share of the window of its own. So the parts of one pipeline can be with
+//! several relays. A part whose lease was lost, or handed over to a relay that has fewer, stands
+//! by: it tries to connect until the lease can be had again. A part that fails for good fails the
+//! pipeline when it ends; the other parts go on until then.
+//!
+//! With [`drain`](crate::pipeline::Options::drain) a part ends once nothing is pending *and* it had
+//! the lease to find that out: while another relay has it, it stands by.
+//!
 //! ```no_run
 //! use postrider_relay::config::{Config, Environment};
 //! use postrider_relay::{relay::Relay, shutdown::shutdown};
@@ -26,25 +37,35 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::time::Duration;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
 
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use tokio::task::{Id, JoinSet};
-use tracing::{error, info, warn};
+use tracing::{error, info};
 
+use self::shard::ShardPlan;
 use crate::config::{Config, PipelineConfig, SourceConfig};
-use crate::failure::{FailureKind, SinkError};
-use crate::pipeline::decision::backoff;
+use crate::failure::SinkError;
+use crate::hint::{Hint, HintSocket};
+use crate::pipeline::decision::random_jitter;
 use crate::pipeline::{Ordering, Pipeline, PipelineError, Totals};
 use crate::shutdown::Shutdown;
-use crate::source::{SourceError, SourceErrorKind};
-use crate::sources::SourceSpec;
+use crate::source::SourceError;
 
-/// First and longest pause before a connection is tried again.
-const CONNECT_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+mod shard;
+#[cfg(test)]
+mod tests;
 
 /// Pipelines that run side by side.
 pub struct Relay {
+    /// By which other relays know this one.
+    name: String,
     plans: Vec<Plan>,
+    hint: Hint,
+    hint_address: Option<SocketAddr>,
 }
 
 /// A pipeline that is yet to run.
@@ -54,18 +75,30 @@ enum Plan {
     Connected(Box<Pipeline>),
 }
 
+/// What a pipeline's shard does until its end.
+type Part = BoxFuture<'static, Result<Totals, RelayError>>;
+
 /// What became of one pipeline.
 #[derive(Debug)]
 pub struct Outcome {
     /// The pipeline's name.
     pub name: String,
-    /// What it has done, or why it ended before it was told to.
+    /// What it has done, or why it ended before it was told to. Of several shards that failed it
+    /// is the first.
     pub result: Result<Totals, RelayError>,
 }
 
 /// Why a pipeline of a relay ended before it was told to.
 #[derive(Debug, thiserror::Error)]
 pub enum RelayError {
+    /// The relay cannot listen for hints.
+    #[error("cannot listen for hints at {address}: {source}")]
+    Hint {
+        /// Where it should.
+        address: SocketAddr,
+        /// What the system says.
+        source: Arc<io::Error>,
+    },
     /// The outbox cannot be opened.
     #[error("cannot open the outbox: {0}")]
     Source(#[source] SourceError),
@@ -84,6 +117,11 @@ impl RelayError {
     /// What the operator can do.
     pub fn hint(&self) -> Option<&str> {
         match self {
+            Self::Hint { source, .. } if source.kind() == io::ErrorKind::AddrInUse => Some(
+                "another relay on this host may have the address: give each one of its own, and \
+                 send the hint to all",
+            ),
+            Self::Hint { .. } => Some("write an address of this host: hint = \"127.0.0.1:8788\""),
             Self::Source(error) => error.hint.as_deref(),
             Self::Sink(_) => None,
             Self::Pipeline(error) => error.hint(),
@@ -101,45 +139,58 @@ impl fmt::Debug for Relay {
 impl Relay {
     /// A relay with the pipelines of a configuration.
     pub fn new(config: Config) -> Self {
-        let Config { source, pipelines } = config;
+        let Config { source, pipelines, .. } = config;
+        let hint_address = source.hint;
         let plan = |pipeline| Plan::Configured(Box::new((source.clone(), pipeline)));
-        Self { plans: pipelines.into_iter().map(plan).collect() }
+        Self { hint_address, ..Self::with_plans(pipelines.into_iter().map(plan).collect()) }
     }
 
-    /// A relay with pipelines that are connected already.
+    /// A relay with pipelines that are connected already. One whose lease is handed over or lost
+    /// ends: only its caller can connect it anew.
     pub fn of(pipelines: Vec<Pipeline>) -> Self {
-        Self {
-            plans: pipelines.into_iter().map(|pipeline| Plan::Connected(pipeline.into())).collect(),
-        }
+        let plan = |pipeline: Pipeline| Plan::Connected(pipeline.into());
+        Self::with_plans(pipelines.into_iter().map(plan).collect())
+    }
+
+    fn with_plans(plans: Vec<Plan>) -> Self {
+        Self { name: own_name(), plans, hint: Hint::new(), hint_address: None }
+    }
+
+    /// Lets the sources that this relay connects wait for a hint that somebody else has, too.
+    #[must_use]
+    pub fn with_hint(self, hint: Hint) -> Self {
+        Self { hint, ..self }
+    }
+
+    /// The hint for which the sources that this relay connects wait: an application in the same
+    /// process gives it after a commit.
+    pub fn hint(&self) -> Hint {
+        self.hint.clone()
     }
 
     /// Runs all pipelines until each has ended, by a stop or by itself. Answers what became of
     /// each, in the order they were given.
     pub async fn run(self, shutdown: Shutdown) -> Vec<Outcome> {
-        let mut tasks = JoinSet::new();
-        let mut indexes: HashMap<Id, usize> = HashMap::new();
-        let mut outcomes: Vec<Outcome> = Vec::new();
-        for (index, plan) in self.plans.into_iter().enumerate() {
-            // Whatever happens to the task, what stands here is true until it has ended.
-            outcomes.push(Outcome { name: plan.name(), result: Err(RelayError::Panicked) });
-            let task = tasks.spawn(plan.run(shutdown.clone()));
-            indexes.insert(task.id(), index);
-        }
-        while let Some(ended) = tasks.join_next_with_id().await {
-            let (id, result) = match ended {
-                Ok((id, result)) => (id, result),
-                Err(panic) => (panic.id(), Err(RelayError::Panicked)),
-            };
-            let outcome = &mut outcomes[indexes[&id]];
-            // The last one's failure is in the caller's hands at once: once is enough.
-            if let Err(error) = &result
-                && !tasks.is_empty()
-            {
-                error!(pipeline = outcome.name, %error, hint = error.hint(), "the pipeline failed");
+        let Self { name, plans, hint, hint_address } = self;
+        let socket = match hint_address {
+            None => None,
+            Some(address) => match HintSocket::bind(address).await {
+                Ok(socket) => Some(socket),
+                Err(error) => return cannot_listen(&plans, address, error),
+            },
+        };
+        let listening = async {
+            match socket {
+                Some(socket) => socket.listen(&hint).await,
+                None => std::future::pending().await,
             }
-            outcome.result = result;
+        };
+        let parts = |plan: Plan| (plan.name(), plan.into_parts(&name, &hint, &shutdown));
+        let pipelines = plans.into_iter().map(parts).collect();
+        tokio::select! {
+            outcomes = run_side_by_side(pipelines) => outcomes,
+            never = listening => match never {},
         }
-        outcomes
     }
 }
 
@@ -151,225 +202,95 @@ impl Plan {
         }
     }
 
-    async fn run(self, mut shutdown: Shutdown) -> Result<Totals, RelayError> {
-        let pipeline = match self {
-            Self::Connected(pipeline) => *pipeline,
-            Self::Configured(configured) => {
-                let (source, pipeline) = *configured;
-                tokio::select! {
-                    connected = connect(&source, pipeline) => connected?,
-                    () = shutdown.requested() => return Ok(Totals::default()),
-                }
+    fn into_parts(self, relay: &str, hint: &Hint, shutdown: &Shutdown) -> Vec<Part> {
+        let shutdown = shutdown.clone();
+        match self {
+            Self::Connected(pipeline) => {
+                vec![async move { Ok(pipeline.run(shutdown).await?) }.boxed()]
             }
-        };
-        Ok(pipeline.run(shutdown).await?)
+            Self::Configured(configured) => {
+                let (source, config) = *configured;
+                log_start(&source, &config, relay);
+                let shards = ShardPlan::all(&source, &config, relay, hint).into_iter();
+                shards.map(|shard| shard.run(shutdown.clone()).boxed()).collect()
+            }
+        }
     }
 }
 
-/// Opens source and sink, for as long as it takes. Dropping the future gives up.
-async fn connect(
-    source_config: &SourceConfig,
-    config: PipelineConfig,
-) -> Result<Pipeline, RelayError> {
+/// Runs the parts of pipelines until each has ended.
+async fn run_side_by_side(pipelines: Vec<(String, Vec<Part>)>) -> Vec<Outcome> {
+    let mut tasks = JoinSet::new();
+    let mut indexes: HashMap<Id, usize> = HashMap::new();
+    let mut outcomes: Vec<Outcome> = Vec::new();
+    for (index, (name, parts)) in pipelines.into_iter().enumerate() {
+        outcomes.push(Outcome { name, result: Ok(Totals::default()) });
+        for part in parts {
+            indexes.insert(tasks.spawn(part).id(), index);
+        }
+    }
+    while let Some(ended) = tasks.join_next_with_id().await {
+        let (id, result) = match ended {
+            Ok((id, result)) => (id, result),
+            Err(panic) => (panic.id(), Err(RelayError::Panicked)),
+        };
+        // The last failure is in the caller's hands at once: once is enough.
+        outcomes[indexes[&id]].add(result, tasks.is_empty());
+    }
+    outcomes
+}
+
+impl Outcome {
+    /// Adds what became of one of the pipeline's parts, and logs its failure unless it is the last
+    /// thing to happen.
+    fn add(&mut self, result: Result<Totals, RelayError>, is_last: bool) {
+        match (&mut self.result, result) {
+            (Ok(totals), Ok(more)) => *totals += more,
+            (Err(_), Ok(_)) => {}
+            // What ails all shards is said once.
+            (Err(first), Err(error)) if first.to_string() == error.to_string() => {}
+            (first, Err(error)) => {
+                if !is_last || first.is_err() {
+                    let (pipeline, hint) = (&self.name, error.hint());
+                    error!(pipeline, %error, hint, "the pipeline failed");
+                }
+                if first.is_ok() {
+                    *first = Err(error);
+                }
+            }
+        }
+    }
+}
+
+fn log_start(source: &SourceConfig, config: &PipelineConfig, relay: &str) {
     info!(
         pipeline = config.name,
-        source = %source_config.url,
-        table = %source_config.table,
+        source = %source.url,
+        table = %source.table,
         sink = %config.sink_url,
         progress = config.progress.as_str(),
         ordering = match config.options.ordering {
             Ordering::Key => "key",
             Ordering::None => "none",
         },
+        shards = config.shards,
+        relay,
         "starting"
     );
-    // The sink first: whoever waits for a sink must not hold the outbox.
-    let sink = patiently(&config.name, "sink", || config.sink.connect()).await;
-    let sink = sink.map_err(RelayError::Sink)?;
-    let spec = SourceSpec {
-        url: source_config.url.expose().to_owned(),
-        table: source_config.table.clone(),
-        pipeline: config.name.clone(),
-        progress: config.progress,
-        aggregate_types: config.aggregate_types.clone(),
-        ordering: config.options.ordering,
-        ..SourceSpec::new("")
+}
+
+fn cannot_listen(plans: &[Plan], address: SocketAddr, error: io::Error) -> Vec<Outcome> {
+    let source = Arc::new(error);
+    let outcome = |plan: &Plan| {
+        let error = RelayError::Hint { address, source: source.clone() };
+        Outcome { name: plan.name(), result: Err(error) }
     };
-    let source = patiently(&config.name, "source", || spec.connect()).await;
-    let source = source.map_err(RelayError::Source)?;
-    Ok(Pipeline::new(config.name, source, sink, config.options))
+    plans.iter().map(outcome).collect()
 }
 
-/// Whether an error is worth another try.
-trait Passing: fmt::Display {
-    fn passes(&self) -> bool;
-
-    /// All that is known about it.
-    fn details(&self) -> String;
-}
-
-impl Passing for SourceError {
-    fn passes(&self) -> bool {
-        self.kind == SourceErrorKind::Unavailable
-    }
-
-    fn details(&self) -> String {
-        SourceError::details(self)
-    }
-}
-
-impl Passing for SinkError {
-    fn passes(&self) -> bool {
-        matches!(self.kind, FailureKind::Unavailable | FailureKind::Throttled)
-    }
-
-    fn details(&self) -> String {
-        self.message.clone()
-    }
-}
-
-/// Tries until it works or fails for good; says why it waits, once for each reason.
-async fn patiently<T, E: Passing, F: Future<Output = Result<T, E>>>(
-    pipeline: &str,
-    end: &str,
-    connect: impl Fn() -> F,
-) -> Result<T, E> {
-    let mut failures = 0;
-    let mut reason = String::new();
-    loop {
-        match connect().await {
-            Ok(connected) => {
-                if failures > 0 {
-                    info!(pipeline, end, "connected");
-                }
-                return Ok(connected);
-            }
-            Err(error) if error.passes() => {
-                let message = error.details();
-                if message != reason {
-                    warn!(pipeline, end, error = message, "waiting until it is available");
-                    reason = message;
-                }
-                let (initial, max) = CONNECT_PAUSES;
-                tokio::time::sleep(backoff(initial, max, failures, failures.into())).await;
-                failures += 1;
-            }
-            Err(error) => return Err(error),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-
-    use async_trait::async_trait;
-    use postrider::Event;
-
-    use super::*;
-    use crate::pipeline::Options;
-    use crate::shutdown::shutdown;
-    use crate::sink::{Message, Sink, SinkCapabilities};
-    use crate::sinks::MemorySink;
-    use crate::sources::memory::MemoryOutbox;
-
-    fn pipeline(name: &str, outbox: &MemoryOutbox, sink: impl Sink + 'static) -> Pipeline {
-        let options = Options { drain: true, ..Options::default() };
-        Pipeline::new(name, Box::new(outbox.connect()), Box::new(sink), options)
-    }
-
-    fn outbox() -> MemoryOutbox {
-        let outbox = MemoryOutbox::new();
-        outbox.append([Event::builder("Order", "1", "OrderPlaced").build().unwrap()]);
-        outbox
-    }
-
-    /// Lets an operator act, or breaks.
-    struct BadSink {
-        panics: bool,
-    }
-
-    #[async_trait]
-    impl Sink for BadSink {
-        fn capabilities(&self) -> SinkCapabilities {
-            assert!(!self.panics, "a broken sink");
-            MemorySink::new().capabilities()
-        }
-
-        async fn check(&self) -> Result<(), SinkError> {
-            match self.panics {
-                true => Ok(()),
-                false => Err(SinkError::new(FailureKind::Misconfigured, "no such topic")),
-            }
-        }
-
-        async fn publish(&self, _: &[Message]) -> Vec<Result<(), SinkError>> {
-            unreachable!("the check has failed")
-        }
-
-        async fn close(self: Box<Self>) -> Result<(), SinkError> {
-            Ok(())
-        }
-    }
-
-    #[tokio::test]
-    async fn one_pipelines_failure_does_not_stop_the_others() {
-        let (good, sink) = (outbox(), MemorySink::new());
-        let relay = Relay::of(vec![
-            pipeline("misconfigured", &outbox(), BadSink { panics: false }),
-            pipeline("good", &good, sink.clone()),
-        ]);
-        let (_stop, shutdown) = shutdown();
-        let outcomes = relay.run(shutdown).await;
-        assert_eq!(outcomes[0].name, "misconfigured");
-        let error = outcomes[0].result.as_ref().unwrap_err();
-        assert!(error.to_string().contains("no such topic"), "{error}");
-        assert!(error.hint().is_some());
-        assert_eq!(outcomes[1].name, "good");
-        assert_eq!(outcomes[1].result.as_ref().unwrap().delivered, 1);
-        assert_eq!(sink.count(), 1);
-    }
-
-    #[tokio::test]
-    async fn a_pipelines_panic_stays_its_own() {
-        let relay = Relay::of(vec![
-            pipeline("good", &outbox(), MemorySink::new()),
-            pipeline("broken", &outbox(), BadSink { panics: true }),
-        ]);
-        let (_stop, shutdown) = shutdown();
-        let outcomes = relay.run(shutdown).await;
-        assert!(outcomes[0].result.is_ok());
-        assert!(matches!(outcomes[1].result, Err(RelayError::Panicked)));
-    }
-
-    #[tokio::test]
-    async fn it_runs_until_it_is_told_to_stop() {
-        let (outbox, sink) = (MemoryOutbox::new(), MemorySink::new());
-        let source = Box::new(outbox.connect());
-        let running = Pipeline::new("p", source, Box::new(sink.clone()), Options::default());
-        let (stop, shutdown) = shutdown();
-        let relay = tokio::spawn(Relay::of(vec![running]).run(shutdown));
-        outbox.append([Event::builder("Order", "1", "OrderPlaced").build().unwrap()]);
-        sink.wait_for(1).await;
-        stop.stop();
-        let outcomes = relay.await.unwrap();
-        assert_eq!(outcomes[0].result.as_ref().unwrap().delivered, 1);
-    }
-
-    #[tokio::test]
-    async fn connecting_goes_on_while_it_may_work_later() {
-        let tries = Arc::new(AtomicU32::new(0));
-        let connect = || async {
-            match tries.fetch_add(1, Relaxed) {
-                0..2 => Err(SourceError::new(SourceErrorKind::Unavailable, "another has it")),
-                2 => Ok(()),
-                _ => Err(SourceError::new(SourceErrorKind::Unsafe, "damaged")),
-            }
-        };
-        patiently("p", "source", connect).await.unwrap();
-        assert_eq!(tries.load(Relaxed), 3);
-        let error = patiently("p", "source", connect).await.unwrap_err();
-        assert_eq!((error.kind, tries.load(Relaxed)), (SourceErrorKind::Unsafe, 4));
-    }
+/// A name that no other relay has, and that tells an operator where to look.
+fn own_name() -> String {
+    let host = gethostname::gethostname();
+    // A process is not alone with its number: in a container it is 1.
+    format!("{}-{}-{:08x}", host.to_string_lossy(), std::process::id(), random_jitter() as u32)
 }

@@ -15,7 +15,7 @@ use crate::suggestion::nearest;
 pub mod file;
 #[cfg(feature = "http")]
 pub mod http;
-mod json_lines;
+pub(crate) mod json_lines;
 pub mod memory;
 mod option_reader;
 pub mod stdout;

@@ -3,19 +3,27 @@
 //! A new backend is one folder here, one feature, and its arms in `Backend`.
 
 pub mod memory;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 mod room;
+pub mod schema;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Duration;
 
 use postrider::schema::{Migration, TableName};
 
 use crate::admin::Admin;
 use crate::hint::Hint;
 use crate::pipeline::Ordering;
+use crate::prune::Prune;
 use crate::source::{Source, SourceError, SourceErrorKind};
+
+/// How long a lease runs unless it is renewed, by default.
+pub const LEASE_DEFAULT: Duration = Duration::from_secs(15);
 
 /// How a pipeline keeps its progress in a SQL database.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -71,6 +79,8 @@ pub struct SourceSpec {
     pub ordering: Ordering,
     /// Which of the keys. Defaults to all of them.
     pub shard: Shard,
+    /// How long a lease runs unless it is renewed. Defaults to 15 s.
+    pub lease: Duration,
     /// The relay's own name, by which other relays know it as the owner of a lease.
     pub relay: String,
     /// The columns of a table that is not of our making: our name to its name.
@@ -106,6 +116,7 @@ impl SourceSpec {
             aggregate_types: Vec::new(),
             ordering: Ordering::Key,
             shard: Shard::default(),
+            lease: LEASE_DEFAULT,
             relay: "relay".to_owned(),
             columns: BTreeMap::new(),
             hint: Hint::default(),
@@ -143,15 +154,30 @@ impl fmt::Debug for SourceSpec {
     }
 }
 
-/// Connects to an outbox as its operator.
-pub async fn connect_admin(url: &str, table: &TableName) -> Result<Box<dyn Admin>, SourceError> {
-    Backend::of(url)?.connect_admin(table).await
+/// Connects to an outbox as its operator. `columns` are those of a table that is not of our
+/// making: our name to its name.
+pub async fn connect_admin(
+    url: &str,
+    table: &TableName,
+    columns: &BTreeMap<String, String>,
+) -> Result<Box<dyn Admin>, SourceError> {
+    Backend::of(url)?.connect_admin(table, columns).await
+}
+
+/// Connects to an outbox to prune it. `columns` are those of a table that is not of our making:
+/// our name to its name.
+pub async fn connect_prune(
+    url: &str,
+    table: &TableName,
+    columns: &BTreeMap<String, String>,
+) -> Result<Box<dyn Prune>, SourceError> {
+    Backend::of(url)?.connect_prune(table, columns).await
 }
 
 /// Makes the tables of an outbox, or brings them up to date. Makes a database file that does not
 /// exist. Answers the migrations that were needed.
 pub async fn migrate(url: &str, table: &TableName) -> Result<Vec<&'static Migration>, SourceError> {
-    Backend::of(url)?.migrate(table).await
+    schema::migrate(url, table, None).await
 }
 
 /// Why there is no source for a URL. Never says more of the URL than its scheme.
@@ -172,6 +198,10 @@ pub enum UnusableUrl {
         /// The database.
         database: &'static str,
     },
+    /// The URL is not a PostgreSQL one in full.
+    #[cfg(feature = "postgres")]
+    #[error(transparent)]
+    Postgres(#[from] postgres::InvalidLocation),
     /// The URL is not a SQLite one in full.
     #[cfg(feature = "sqlite")]
     #[error(transparent)]
@@ -187,12 +217,14 @@ impl From<UnusableUrl> for SourceError {
 /// The databases there are.
 #[derive(Debug)]
 enum Backend {
+    #[cfg(feature = "postgres")]
+    Postgres(Box<postgres::Location>),
     #[cfg(feature = "sqlite")]
     Sqlite(sqlite::Location),
 }
 
 #[cfg_attr(
-    not(feature = "sqlite"),
+    not(any(feature = "postgres", feature = "sqlite")),
     expect(unused_variables, reason = "this build has no database")
 )]
 impl Backend {
@@ -202,6 +234,11 @@ impl Backend {
         let database = match scheme {
             "dynamodb" => "DynamoDB",
             "mariadb" | "mysql" => "MySQL",
+            #[cfg(feature = "postgres")]
+            "postgres" | "postgresql" => {
+                return Ok(Self::Postgres(Box::new(postgres::Location::parse(url)?)));
+            }
+            #[cfg(not(feature = "postgres"))]
             "postgres" | "postgresql" => "PostgreSQL",
             #[cfg(feature = "sqlite")]
             "sqlite" => return Ok(Self::Sqlite(sqlite::Location::parse(url)?)),
@@ -216,6 +253,8 @@ impl Backend {
 
     fn problems(self, spec: &SourceSpec) -> Vec<String> {
         match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(location) => postgres_options(*location, spec).problems(),
             #[cfg(feature = "sqlite")]
             Self::Sqlite(location) => sqlite_options(location, spec).problems(),
         }
@@ -223,13 +262,30 @@ impl Backend {
 
     async fn connect(self, spec: &SourceSpec) -> Result<Box<dyn Source>, SourceError> {
         match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(location) => {
+                Ok(Box::new(postgres_options(*location, spec).connect().await?))
+            }
             #[cfg(feature = "sqlite")]
             Self::Sqlite(location) => Ok(Box::new(sqlite_options(location, spec).connect().await?)),
         }
     }
 
-    async fn connect_admin(self, table: &TableName) -> Result<Box<dyn Admin>, SourceError> {
+    #[cfg_attr(
+        not(feature = "postgres"),
+        expect(unused_variables, reason = "only PostgreSQL has such tables")
+    )]
+    async fn connect_admin(
+        self,
+        table: &TableName,
+        columns: &BTreeMap<String, String>,
+    ) -> Result<Box<dyn Admin>, SourceError> {
         match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(location) => {
+                let (table, columns) = (table.clone(), columns.clone());
+                Ok(Box::new(postgres::PostgresAdmin::connect(*location, table, columns).await?))
+            }
             #[cfg(feature = "sqlite")]
             Self::Sqlite(location) => {
                 Ok(Box::new(sqlite::SqliteAdmin::connect(location, table.clone()).await?))
@@ -237,11 +293,43 @@ impl Backend {
         }
     }
 
-    async fn migrate(self, table: &TableName) -> Result<Vec<&'static Migration>, SourceError> {
+    #[cfg_attr(
+        not(feature = "postgres"),
+        expect(unused_variables, reason = "only PostgreSQL has such tables")
+    )]
+    async fn connect_prune(
+        self,
+        table: &TableName,
+        columns: &BTreeMap<String, String>,
+    ) -> Result<Box<dyn Prune>, SourceError> {
         match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(location) => {
+                let (table, columns) = (table.clone(), columns.clone());
+                Ok(Box::new(postgres::PostgresPruner::connect(*location, table, columns).await?))
+            }
             #[cfg(feature = "sqlite")]
-            Self::Sqlite(location) => sqlite::migrate(location, table.clone()).await,
+            Self::Sqlite(location) => {
+                Ok(Box::new(sqlite::SqlitePruner::connect(location, table.clone()).await?))
+            }
         }
+    }
+}
+
+#[cfg(feature = "postgres")]
+fn postgres_options(location: postgres::Location, spec: &SourceSpec) -> postgres::PostgresOptions {
+    postgres::PostgresOptions {
+        table: spec.table.clone(),
+        columns: spec.columns.clone(),
+        pipeline: spec.pipeline.clone(),
+        progress: spec.progress,
+        ordering: spec.ordering,
+        shard: spec.shard,
+        matching: Some(spec.aggregate_types.clone()).filter(|types| !types.is_empty()),
+        relay: spec.relay.clone(),
+        lease: spec.lease,
+        hint: spec.hint.clone(),
+        ..postgres::PostgresOptions::new(location)
     }
 }
 
@@ -252,6 +340,7 @@ fn sqlite_options(location: sqlite::Location, spec: &SourceSpec) -> sqlite::Sqli
         pipeline: spec.pipeline.clone(),
         progress: spec.progress,
         matching: Some(spec.aggregate_types.clone()).filter(|types| !types.is_empty()),
+        hint: spec.hint.clone(),
         ..sqlite::SqliteOptions::new(location)
     }
 }
@@ -291,7 +380,8 @@ mod tests {
     async fn connecting_to_an_unusable_url_is_a_misconfiguration() {
         let error = SourceSpec::new("mysql://canary@h/db").connect().await.err().unwrap();
         assert_eq!(error.kind, SourceErrorKind::Misconfigured);
-        let error = connect_admin("mysql://h/db", &TableName::default()).await.err().unwrap();
+        let (table, columns) = (TableName::default(), BTreeMap::new());
+        let error = connect_admin("mysql://h/db", &table, &columns).await.err().unwrap();
         assert_eq!(error.kind, SourceErrorKind::Misconfigured);
         assert!(migrate("x", &TableName::default()).await.is_err());
     }

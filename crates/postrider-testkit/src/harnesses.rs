@@ -5,5 +5,5 @@
 
 pub mod sinks;
 pub mod sources;
-#[cfg(feature = "sqlite")]
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub mod writers;

@@ -11,7 +11,7 @@ pub mod pipeline;
 pub mod sink;
 pub mod source;
 mod waiting;
-#[cfg(feature = "sqlite")]
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub mod writer;
 
 use std::pin::Pin;

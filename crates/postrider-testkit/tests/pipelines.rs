@@ -8,6 +8,13 @@ use postrider_testkit::suites::{self, pipeline, trials};
 fn main() -> ExitCode {
     let route = pipeline::backend(sources::memory::backend(), sinks::memory::backend());
     let mut all = trials(pipeline::cases(), route);
+    #[cfg(feature = "postgres")]
+    for progress in postrider_relay::sources::Progress::ALL {
+        let route = pipeline::backend(sources::postgres::backend(progress), sinks::file::backend());
+        all.extend(trials(pipeline::cases(), route));
+    }
+    #[cfg(not(feature = "postgres"))]
+    all.push(suites::not_built("postgres", "postgres"));
     #[cfg(feature = "sqlite")]
     for progress in postrider_relay::sources::Progress::ALL {
         let outbox = || sources::sqlite::backend(progress);

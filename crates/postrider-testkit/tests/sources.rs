@@ -7,6 +7,12 @@ use postrider_testkit::suites::{self, source, trials};
 
 fn main() -> ExitCode {
     let mut all = trials(source::cases(), sources::memory::backend());
+    #[cfg(feature = "postgres")]
+    for progress in postrider_relay::sources::Progress::ALL {
+        all.extend(trials(source::cases(), sources::postgres::backend(progress)));
+    }
+    #[cfg(not(feature = "postgres"))]
+    all.push(suites::not_built("postgres", "postgres"));
     #[cfg(feature = "sqlite")]
     for progress in postrider_relay::sources::Progress::ALL {
         all.extend(trials(source::cases(), sources::sqlite::backend(progress)));

@@ -4,9 +4,12 @@ use std::error::Error as StdError;
 
 use uuid::Uuid;
 
+use crate::commit::LostCommit;
 use crate::event::InvalidEvent;
 
 /// Why nothing was written. Of the events of one call either all are written or none is.
+///
+/// Only [`Unknown`](Self::Unknown) leaves open whether they were.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteError {
@@ -28,6 +31,21 @@ pub enum WriteError {
         /// The table's name.
         table: String,
         /// What the database said.
+        source: Box<dyn StdError + Send + Sync>,
+    },
+    /// A connection was passed on which no transaction is open, as the compiler cannot tell with
+    /// diesel.
+    #[error("the connection is not in a transaction; write inside `conn.transaction(…)`")]
+    NotInTransaction,
+    /// The connection was lost while the transaction was committed.
+    #[error(
+        "the connection was lost during COMMIT: the transaction may be committed or not; before \
+         trying again ask `Outbox::was_written`"
+    )]
+    Unknown {
+        /// What was being committed.
+        commit: LostCommit,
+        /// How the connection was lost.
         source: Box<dyn StdError + Send + Sync>,
     },
     /// The database failed.

@@ -18,8 +18,12 @@ use crate::outbox::Transaction;
     message = "`{Self}` is not an open transaction, and events can only be claimed in one",
     label = "begin a transaction and pass that",
     note = "`let mut tx = conn.transaction()?` with rusqlite, \
-            `let mut tx = pool.begin().await?` with sqlx; then `inbox.once(&mut tx, …)`",
-    note = "each client is behind a feature of postrider: `rusqlite`, `sqlx-sqlite`"
+            `let mut tx = pool.begin().await?` with sqlx, \
+            `let mut tx = client.transaction().await?` with tokio-postgres; \
+            then `inbox.once(&mut tx, …)`",
+    note = "with diesel-async: `inbox.once(conn, …)` inside `conn.transaction(async |conn| …)`",
+    note = "each client is behind a feature of postrider: `diesel-async`, `rusqlite`, \
+            `sqlx-postgres`, `sqlx-sqlite`, `tokio-postgres`"
 )]
 pub trait InboxTransaction: Transaction {
     /// Writes the claim unless there is one.

@@ -31,18 +31,23 @@
 //! | feature | gives |
 //! |---|---|
 //! | `derive` (default) | `#[derive(Event)]` |
+//! | `diesel-async` | transactions of diesel-async on PostgreSQL; the same calls, with `.await` |
 //! | `opentelemetry` | events carry the trace context that was current when they were published |
 //! | `rusqlite` | transactions of rusqlite |
-//! | `sqlx-sqlite` | transactions of sqlx on SQLite; the same calls, with `.await` |
+//! | `sqlx-postgres` | transactions of sqlx on PostgreSQL; with `.await` |
+//! | `sqlx-sqlite` | transactions of sqlx on SQLite; with `.await` |
+//! | `tokio-postgres` | transactions of tokio-postgres; with `.await` |
 //!
 //! Another client joins by implementing [`Transaction`] and [`InboxTransaction`].
 //!
 //! What this library never does: it knows no broker and opens no connection, it spawns no task
 //! and no thread, and it neither commits nor rolls back a transaction that it did not begin.
 
+pub mod commit;
 mod error;
 pub mod event;
 mod events;
+mod hint;
 pub mod inbox;
 mod inboxes;
 pub mod outbox;
@@ -52,18 +57,31 @@ pub mod timestamp;
 #[cfg(feature = "opentelemetry")]
 mod trace_context;
 
+pub use commit::{LostCommit, Outcome};
 pub use error::WriteError;
 pub use event::{Event, EventBuilder, InvalidEvent, Key, ToEvent};
 pub use events::Events;
+pub use hint::HintSender;
 pub use inbox::{Claim, Inbox, InboxTransaction};
-pub use outbox::{Outbox, Transaction};
+pub use outbox::{Begin, Outbox, Transaction};
 #[cfg(feature = "derive")]
 pub use postrider_derive::Event;
 
 /// The README, so that its code is compiled.
-#[cfg(all(doctest, feature = "derive", feature = "rusqlite"))]
+#[cfg(all(doctest, feature = "derive", feature = "rusqlite", feature = "sqlx-postgres"))]
 #[doc = include_str!("../../../README.md")]
 pub struct Readme;
+
+/// The guide to PostgreSQL, for the same reason.
+#[cfg(all(
+    doctest,
+    feature = "derive",
+    feature = "diesel-async",
+    feature = "sqlx-postgres",
+    feature = "tokio-postgres"
+))]
+#[doc = include_str!("../../../docs/guides/postgresql.md")]
+pub struct PostgresqlGuide;
 
 /// What the derive macro refers to; not for use.
 #[doc(hidden)]

@@ -4,8 +4,11 @@
 //! are committed or neither is. Hence events can be written to a [`Transaction`] only, and not
 //! to a connection or a pool, where each statement would be a transaction of its own.
 
+use std::pin::Pin;
+
 use uuid::Uuid;
 
+use crate::commit::{AskOutcome, LostCommit, Outcome};
 use crate::error::WriteError;
 use crate::event::{Event, ToEvent};
 use crate::events::Events;
@@ -19,8 +22,12 @@ use crate::schema::{InvalidTableName, TableName};
     message = "`{Self}` is not an open transaction, and events can only be written in one",
     label = "begin a transaction and pass that",
     note = "`let mut tx = conn.transaction()?` with rusqlite, \
-            `let mut tx = pool.begin().await?` with sqlx; then `outbox.publish(&mut tx, …)`",
-    note = "each client is behind a feature of postrider: `rusqlite`, `sqlx-sqlite`"
+            `let mut tx = pool.begin().await?` with sqlx, \
+            `let mut tx = client.transaction().await?` with tokio-postgres; \
+            then `outbox.publish(&mut tx, …)`",
+    note = "with diesel-async: `outbox.publish(conn, …)` inside `conn.transaction(async |conn| …)`",
+    note = "each client is behind a feature of postrider: `diesel-async`, `rusqlite`, \
+            `sqlx-postgres`, `sqlx-sqlite`, `tokio-postgres`"
 )]
 pub trait Transaction {
     /// What a call gives back: `Result<T, WriteError>`, or a future of it.
@@ -40,6 +47,30 @@ pub trait Transaction {
         events: Vec<Event>,
         written: T,
     ) -> Self::Written<'t, T>;
+}
+
+/// A call that is awaited.
+pub type Answer<'t, T> = Pin<Box<dyn Future<Output = Result<T, WriteError>> + Send + 't>>;
+
+/// What transactions are begun on by a client that is awaited: `&pool` with sqlx, `&mut client`
+/// with tokio-postgres.
+#[diagnostic::on_unimplemented(
+    message = "`transact_async` cannot begin a transaction on `{Self}`",
+    label = "pass `&pool` with sqlx, `&mut client` with tokio-postgres",
+    note = "each client is behind a feature of postrider: `sqlx-postgres`, `sqlx-sqlite`, \
+            `tokio-postgres`"
+)]
+pub trait Begin: Sized {
+    /// The transaction.
+    type Tx<'t>: Transaction;
+
+    /// Begins a transaction that is rolled back if it is dropped.
+    fn begin<'t>(self) -> Answer<'t, Self::Tx<'t>>
+    where
+        Self: 't;
+
+    /// Writes the events, if there are any, and commits.
+    fn finish<'t>(tx: Self::Tx<'t>, table: &'t TableName, events: Vec<Event>) -> Answer<'t, ()>;
 }
 
 /// Writes events to an outbox table. Cheap to make and to clone; it holds a name and nothing
@@ -93,6 +124,73 @@ impl Outbox {
         self.write(tx, Events::of(events), |events| events.iter().map(Event::id).collect())
     }
 
+    /// Runs a transaction and publishes the events that the closure returns with its value:
+    /// what `transact` does for a client that blocks.
+    ///
+    /// It commits if the closure returns `Ok` and the events are written, and is rolled back
+    /// otherwise, also if the future is dropped. On SQLite the transaction takes the write lock
+    /// at its start (`BEGIN IMMEDIATE`), so it never fails half way because another writer came
+    /// first.
+    ///
+    /// ```
+    /// # #[cfg(feature = "sqlx-sqlite")]
+    /// # async fn pay(pool: sqlx::SqlitePool) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use postrider::{Event, Outbox, events};
+    /// Outbox::new()
+    ///     .transact_async(&pool, async |tx| {
+    ///         sqlx::query("UPDATE orders SET paid = true WHERE id = 42").execute(&mut **tx).await?;
+    ///         let paid = Event::builder("Order", "42", "OrderPaid").build()?;
+    ///         Ok(((), events![paid]))
+    ///     })
+    ///     .await
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The closure's own error, into which a [`WriteError`] of the outbox is converted. With
+    /// [`WriteError::Unknown`] the transaction may have been committed.
+    pub async fn transact_async<B: Begin, T, E: From<WriteError>>(
+        &self,
+        database: B,
+        work: impl AsyncFnOnce(&mut B::Tx<'_>) -> Result<(T, Events), E>,
+    ) -> Result<T, E> {
+        let mut tx = database.begin().await?;
+        let (value, events) = work(&mut tx).await?;
+        let events = prepared(events)?;
+        B::finish(tx, &self.table, events).await?;
+        Ok(value)
+    }
+
+    /// Finds out what became of a transaction whose COMMIT had no answer, from
+    /// [`WriteError::Unknown`]: `&pool` with sqlx, `&client` with tokio-postgres.
+    ///
+    /// ```
+    /// # #[cfg(feature = "sqlx-postgres")]
+    /// # async fn settle(pool: sqlx::PgPool, outbox: postrider::Outbox, error: postrider::WriteError)
+    /// # -> Result<bool, postrider::WriteError> {
+    /// # use postrider::{Outcome, WriteError};
+    /// let try_again = match error {
+    ///     WriteError::Unknown { commit, .. } => {
+    ///         outbox.was_written(&pool, &commit).await? == Outcome::NotWritten
+    ///     }
+    ///     _ => true,
+    /// };
+    /// # Ok(try_again)
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The question itself failed; ask again.
+    pub async fn was_written(
+        &self,
+        database: &impl AskOutcome,
+        commit: &LostCommit,
+    ) -> Result<Outcome, WriteError> {
+        database.outcome(&self.table, commit).await
+    }
+
     /// Writes the events and gives back what `answer` makes of them.
     pub(crate) fn write<'t, Tx: Transaction, T: Send + 't>(
         &'t self,
@@ -100,15 +198,21 @@ impl Outbox {
         events: Events,
         answer: impl FnOnce(&[Event]) -> T,
     ) -> Tx::Written<'t, T> {
-        match events.into_result() {
+        // Now and not in the client's future, which may run in another context.
+        match prepared(events) {
             Ok(events) => {
                 let answer = answer(&events);
-                // Now and not in the client's future, which may run in another context.
-                #[cfg(feature = "opentelemetry")]
-                let events = crate::trace_context::captured(events);
                 tx.insert(&self.table, events, answer)
             }
-            Err(invalid) => Tx::answer(Err(invalid.into())),
+            Err(invalid) => Tx::answer(Err(invalid)),
         }
     }
+}
+
+/// The events as they are to be written, or why one of them cannot be.
+fn prepared(events: Events) -> Result<Vec<Event>, WriteError> {
+    let events = events.into_result()?;
+    #[cfg(feature = "opentelemetry")]
+    let events = crate::trace_context::captured(events);
+    Ok(events)
 }

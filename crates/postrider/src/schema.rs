@@ -1,13 +1,23 @@
 //! The tables: their names, and the migrations that make them.
 //!
 //! An outbox is one table with side tables named after it (`outbox_failures`,
-//! `outbox_checkpoints`). Each change of them is a numbered [`Migration`]; which of them a
-//! database has is written down in its table `postrider_migrations`.
+//! `outbox_checkpoints` and, in PostgreSQL, `outbox_leases` and `outbox_claims`). Each change of
+//! them is a numbered [`Migration`]; which of them a database has is written down in its table
+//! `postrider_migrations`.
+
+#[cfg(any(feature = "rusqlite", feature = "tokio-postgres"))]
+mod comparison;
+mod drift;
+pub mod postgres;
+pub mod sqlite;
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::time::SystemTime;
 
-pub mod sqlite;
+pub use drift::{Difference, Drift};
+
+use postgres::Layout;
 
 /// Longest name of an outbox table, in bytes. With the longest suffix of a side table or index
 /// it still fits into the 63 bytes that PostgreSQL has for a name.
@@ -65,6 +75,16 @@ impl TableName {
         self.with_suffix("_checkpoints")
     }
 
+    /// The side table of who reads the outbox.
+    pub fn leases(&self) -> TableName {
+        self.with_suffix("_leases")
+    }
+
+    /// The side table of rows that a relay has claimed.
+    pub fn claims(&self) -> TableName {
+        self.with_suffix("_claims")
+    }
+
     fn with_suffix(&self, suffix: &str) -> TableName {
         TableName(format!("{}{suffix}", self.0))
     }
@@ -97,25 +117,64 @@ pub struct Migration {
     pub version: u32,
     /// What it is about.
     pub name: &'static str,
-    /// The SQL. `{outbox_x}` stands in it for the table's name with the suffix `_x`, quoted.
+    /// The SQL, with placeholders as [`with_names`] fills them in.
     sql: &'static str,
 }
 
-impl Migration {
-    /// The SQL for an outbox of that name.
-    pub fn sql(&self, outbox: &TableName) -> String {
-        const OPENING: &str = "{outbox";
-        let mut sql = String::with_capacity(self.sql.len());
-        let mut rest = self.sql;
-        while let Some((before, after)) = rest.split_once(OPENING) {
-            let (suffix, after) = after.split_once('}').expect("a migration closes its braces");
-            sql.push_str(before);
-            sql.push_str(&outbox.with_suffix(suffix).quoted());
+/// How the tables of an outbox stand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// How the outbox table is laid out; `None` before the first migration.
+    pub layout: Option<Layout>,
+    /// The migrations that were applied, in order.
+    pub applied: Vec<Applied>,
+    /// The migrations that are lacking, in order.
+    pub pending: Vec<&'static Migration>,
+}
+
+/// A migration that was applied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Applied {
+    /// Its number.
+    pub version: u32,
+    /// What it was about.
+    pub name: String,
+    /// When, by the database's clock.
+    pub applied_at: SystemTime,
+}
+
+/// Fills the names of an outbox's tables into SQL: for `{outbox_x}` the name with the suffix
+/// `_x`, quoted; for `{'outbox_x'}` the same as a text.
+fn with_names(template: &str, outbox: &TableName) -> String {
+    let mut sql = String::with_capacity(template.len());
+    let mut rest = template;
+    while let Some((before, after)) = rest.split_once('{') {
+        sql.push_str(before);
+        let closed =
+            after.split_once('}').and_then(|(name, after)| Some((filled(name, outbox)?, after)));
+        if let Some((name, after)) = closed {
+            sql.push_str(&name);
+            rest = after;
+        } else {
+            sql.push('{');
             rest = after;
         }
-        sql.push_str(rest);
-        sql
     }
+    sql.push_str(rest);
+    sql
+}
+
+/// What stands for a placeholder, if it is one.
+fn filled(placeholder: &str, outbox: &TableName) -> Option<String> {
+    let text = placeholder.strip_prefix('\'').and_then(|text| text.strip_suffix('\''));
+    let suffix = text.unwrap_or(placeholder).strip_prefix("outbox")?;
+    let name = outbox.with_suffix(suffix);
+    Some(if text.is_some() { literal(name.as_str()) } else { name.quoted() })
+}
+
+/// A text as SQL has it.
+fn literal(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
 }
 
 /// Why the tables could not be migrated. Nothing was changed.
@@ -134,6 +193,25 @@ pub enum SchemaError {
         found: u32,
         /// The latest version known here.
         known: u32,
+    },
+    /// The outbox has another layout than the one that was asked for.
+    #[error(
+        "{table} is {found} and cannot be made {wanted}; leave the layout out, or name another \
+         table"
+    )]
+    Layout {
+        /// The outbox table.
+        table: TableName,
+        /// The layout that it has.
+        found: String,
+        /// The layout that was asked for.
+        wanted: String,
+    },
+    /// The table that is to be relayed as it is does not exist.
+    #[error("there is no table {table}; name the one that has the events")]
+    NoTable {
+        /// The outbox table.
+        table: TableName,
     },
     /// A migration failed.
     #[error("migration {version} of {table} failed; nothing was changed")]
@@ -184,8 +262,10 @@ mod tests {
 
     #[test]
     fn placeholders_take_the_suffix_into_the_quotes() {
-        let migration = Migration { version: 1, name: "x", sql: "A {outbox} B {outbox_x} '{}'" };
-        let table = TableName::new("a\"b").unwrap();
-        assert_eq!(migration.sql(&table), "A \"a\"\"b\" B \"a\"\"b_x\" '{}'");
+        let table = TableName::new("a\"b'{outbox}").unwrap();
+        let sql = with_names("A {outbox} B {outbox_x} C {'outbox_y'} '{}' {\"a\": {", &table);
+        let expected = "A \"a\"\"b'{outbox}\" B \"a\"\"b'{outbox}_x\" \
+                        C 'a\"b''{outbox}_y' '{}' {\"a\": {";
+        assert_eq!(sql, expected);
     }
 }

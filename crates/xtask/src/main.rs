@@ -1,9 +1,11 @@
-//! The project's own commands: `cargo xtask test`, `bench`, `ci`. Nothing but the standard
+//! The project's own commands: `cargo xtask test`, `services`, `bench`, `ci`. Nothing but the standard
 //! library, so that it is built in a second.
 #![allow(clippy::print_stderr, clippy::print_stdout, reason = "a command talks to its user")]
 
 mod bench;
 mod commands;
+mod service;
+mod services;
 mod test;
 
 use std::process::ExitCode;
@@ -11,13 +13,17 @@ use std::process::ExitCode;
 use commands::Failed;
 
 const HELP: &str = "\
-The commands of the project. None needs a database or a broker.
+The commands of the project.
 
 usage: cargo xtask <command>
 
   test             all that must pass before a change is merged: format, lints, tests,
-                   doctests, the lean build, each backend alone
+                   doctests, the lean build, each backend alone; starts the servers first
   ci               the same; what .ci/run comes to
+  services WHAT    the servers that tests need (PostgreSQL, pgbouncer); WHAT is
+      up           install what is missing from Debian's packages, start what does not run
+      down         stop them; their data stays
+      status       say what runs
   bench [WHICH]    measure, in a release build, against the targets; WHICH is
       memory       the pipeline alone, from memory to memory
       sqlite       from SQLite to a file, against the textbook's loop
@@ -34,6 +40,9 @@ fn main() -> ExitCode {
             Some(which) => bench::run_benches(which),
             None => return not_understood(&args),
         },
+        ["services", "up"] => services::up(),
+        ["services", "down"] => services::down(),
+        ["services", "status"] => services::status(),
         ["help" | "--help" | "-h"] => {
             println!("{HELP}");
             return ExitCode::SUCCESS;

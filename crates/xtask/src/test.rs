@@ -2,12 +2,14 @@
 //!
 //! Most of the time goes into building dependencies, and each other set of features builds some
 //! of them anew. So all that can be is done with all features, and what needs a set of its own
-//! comes last and is only checked, not built.
+//! comes last and is only checked, not built. The servers come first; tests find them by the
+//! environment that `.cargo/config.toml` gives them.
 
 use std::process::Command;
 use std::time::Instant;
 
 use crate::commands::{Failed, cargo, run, text};
+use crate::services;
 
 const WHOLE: [&str; 4] = [
     "fmt --all --check",
@@ -20,17 +22,31 @@ const WHOLE: [&str; 4] = [
 
 /// The features that a user may want alone. None of them is one, too.
 const ALONE: [(&str, &[&str]); 2] = [
-    ("postrider", &["", "derive", "opentelemetry", "rusqlite", "sqlx-sqlite"]),
-    ("postrider-relay", &["", "http", "sqlite"]),
+    (
+        "postrider",
+        &[
+            "",
+            "derive",
+            "diesel-async",
+            "opentelemetry",
+            "rusqlite",
+            "sqlx-postgres",
+            "sqlx-sqlite",
+            "tokio-postgres",
+        ],
+    ),
+    ("postrider-relay", &["", "http", "postgres", "sqlite"]),
 ];
 
 /// Runs all steps.
 pub(crate) fn run_steps() -> Result<(), Failed> {
     let started = Instant::now();
     let mut steps = steps();
-    let count = steps.len();
+    let count = 1 + steps.len();
+    println!("\n[1/{count}] services up");
+    services::up()?;
     for (index, step) in steps.iter_mut().enumerate() {
-        println!("\n[{}/{count}] {}", index + 1, text(step));
+        println!("\n[{}/{count}] {}", index + 2, text(step));
         run(step)?;
     }
     println!("\nall {count} steps passed in {} s", started.elapsed().as_secs());

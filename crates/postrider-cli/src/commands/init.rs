@@ -65,6 +65,7 @@ mod tests {
     #[test]
     fn the_template_is_valid_with_every_line() {
         let uncomment = |line: &str| match line.strip_prefix("# ") {
+            Some(rest) if rest.starts_with('[') => rest.to_owned(),
             Some(rest) if rest.split(' ').nth(1) == Some("=") => rest.to_owned(),
             _ => line.to_owned(),
         };

@@ -1,6 +1,12 @@
 //! `postrider migrate`: creates or upgrades the outbox tables.
 
-use clap::Args;
+mod roles;
+mod status;
+mod verify;
+
+use clap::{Args, Subcommand};
+use postrider::schema::Migration;
+use postrider::schema::postgres::{Layout, PartitionWidth};
 use serde::Serialize;
 
 use crate::cli::OutboxArgs;
@@ -10,12 +16,31 @@ use crate::output::Output;
 
 /// The arguments of `postrider migrate`.
 #[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct MigrateArgs {
+    #[command(subcommand)]
+    command: Option<MigrateCommand>,
     #[command(flatten)]
     outbox: OutboxArgs,
     /// Print the SQL for an empty database, and change nothing
     #[arg(long)]
     print: bool,
+    /// Lay a new outbox out in partitions by time, such as 1d or 6h (PostgreSQL)
+    #[arg(long, value_name = "WIDTH")]
+    partition: Option<PartitionWidth>,
+    /// Leave the outbox table as it is, and make only what stands beside it (PostgreSQL)
+    #[arg(long, conflicts_with = "partition")]
+    existing: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum MigrateCommand {
+    /// Print the SQL of roles with no more rights than their work needs (PostgreSQL)
+    Roles(roles::RolesArgs),
+    /// Show which migrations were applied, and which are lacking
+    Status(status::StatusArgs),
+    /// Compare the tables with what the migrations make, and fail on any difference
+    Verify(verify::VerifyArgs),
 }
 
 #[derive(Serialize)]
@@ -36,30 +61,55 @@ struct MigrationObject<'m> {
     name: &'m str,
 }
 
-/// Migrates.
+impl From<&'static Migration> for MigrationObject<'_> {
+    fn from(migration: &'static Migration) -> Self {
+        Self { version: migration.version, name: migration.name }
+    }
+}
+
+/// Migrates, or does what was asked for instead.
 pub(crate) async fn run(args: &MigrateArgs, output: Output) -> Result<(), CliError> {
+    match &args.command {
+        None => migrate(args, output).await,
+        Some(MigrateCommand::Roles(args)) => roles::run(args, output),
+        Some(MigrateCommand::Status(args)) => status::run(args, output).await,
+        Some(MigrateCommand::Verify(args)) => verify::run(args, output).await,
+    }
+}
+
+async fn migrate(args: &MigrateArgs, output: Output) -> Result<(), CliError> {
     let outbox = Outbox::find(&args.outbox)?;
     let table = outbox.source.table.as_str();
+    let layout = match args.partition {
+        Some(width) => Some(Layout::Partitioned { width }),
+        None => args.existing.then_some(Layout::Existing),
+    };
     if args.print {
-        let sql = outbox.migration_sql();
-        return match output.is_json() {
-            true => output.object(&PrintedObject { table, sql: &sql }),
-            false => output.data(&sql),
-        };
+        return print(table, &outbox.migration_sql(layout)?, output);
     }
-    let applied = outbox.migrate().await?;
+    let applied = outbox.migrate(layout).await?;
     if output.is_json() {
-        let applied = applied
-            .iter()
-            .map(|migration| MigrationObject { version: migration.version, name: migration.name });
-        return output.object(&MigratedObject { table, applied: applied.collect() });
+        let applied = applied.into_iter().map(Into::into).collect();
+        return output.object(&MigratedObject { table, applied });
     }
     for migration in &applied {
         output.talk(&format!("applied {} {}", migration.version, migration.name));
     }
     let state = if applied.is_empty() { "is up to date already" } else { "is ready" };
+    output.talk(&format!("{table} {state}"));
+    if args.partition.is_some() {
+        output.talk("a relay with [prune] adds partitions ahead, and so does `postrider prune`");
+    }
     let flags = &outbox.flags;
     let to = if args.outbox.config.is_some() { "" } else { " --to stdout:" };
-    output.talk(&format!("{table} {state}\nnext: postrider relay {flags}{to}"));
+    output.talk(&format!("next: postrider relay {flags}{to}"));
     Ok(())
+}
+
+/// Prints SQL as data.
+fn print(table: &str, sql: &str, output: Output) -> Result<(), CliError> {
+    match output.is_json() {
+        true => output.object(&PrintedObject { table, sql }),
+        false => output.data(sql),
+    }
 }

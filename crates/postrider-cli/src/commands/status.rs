@@ -1,7 +1,7 @@
 //! `postrider status`: what is waiting, and where.
 
 use clap::Args;
-use postrider_relay::admin::{COUNT_MAX, OutboxStatus, PipelineStatus};
+use postrider_relay::admin::{COUNT_MAX, LeaseStatus, OutboxStatus, PipelineStatus};
 use serde::Serialize;
 
 use crate::cli::OutboxArgs;
@@ -39,6 +39,16 @@ struct PipelineObject<'s> {
     deferred: u64,
     blocked_keys: u64,
     last_settled_at: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    leases: Vec<LeaseObject<'s>>,
+}
+
+#[derive(Serialize)]
+struct LeaseObject<'s> {
+    shard: u32,
+    owner: Option<&'s str>,
+    epoch: u64,
+    expires_in_seconds: f64,
 }
 
 /// Prints how the outbox stands.
@@ -85,6 +95,16 @@ fn to_pipeline_object(pipeline: &PipelineStatus) -> PipelineObject<'_> {
         deferred: pipeline.deferred,
         blocked_keys: pipeline.blocked_keys,
         last_settled_at: pipeline.last_settled_at.map(rfc3339),
+        leases: pipeline.leases.iter().map(to_lease_object).collect(),
+    }
+}
+
+fn to_lease_object(lease: &LeaseStatus) -> LeaseObject<'_> {
+    LeaseObject {
+        shard: lease.shard,
+        owner: lease.owner.as_deref(),
+        epoch: lease.epoch,
+        expires_in_seconds: lease.expires_in.as_secs_f64(),
     }
 }
 
@@ -115,7 +135,35 @@ fn to_text(status: &OutboxStatus) -> String {
             pipeline.last_settled_at.map_or_else(|| "never".into(), rfc3339),
         ]
     }));
-    format!("{} outbox {}\n\n{}", status.database, plain(&status.table), table(&rows))
+    let pipelines = table(&rows);
+    let leases = leases_text(status);
+    format!("{} outbox {}\n\n{pipelines}{leases}", status.database, plain(&status.table))
+}
+
+/// Who reads what, where that is shared between relays.
+fn leases_text(status: &OutboxStatus) -> String {
+    let heading = ["PIPELINE", "SHARD", "RELAY", "LEASE", "EPOCH"];
+    let mut rows = vec![heading.map(str::to_owned).to_vec()];
+    for pipeline in &status.pipelines {
+        rows.extend(pipeline.leases.iter().map(|lease| {
+            let left = match (&lease.owner, lease.expires_in.is_zero()) {
+                (None, _) => "free".into(),
+                (Some(_), true) => "expired".into(),
+                (Some(_), false) => age(lease.expires_in),
+            };
+            vec![
+                plain(&pipeline.name),
+                lease.shard.to_string(),
+                lease.owner.as_deref().map_or_else(|| "-".into(), plain),
+                left,
+                lease.epoch.to_string(),
+            ]
+        }));
+    }
+    if rows.len() == 1 {
+        return String::new();
+    }
+    format!("\n{}", table(&rows))
 }
 
 #[cfg(test)]
@@ -135,6 +183,7 @@ mod tests {
             deferred: 4,
             blocked_keys: 1,
             last_settled_at: Some(SystemTime::UNIX_EPOCH),
+            leases: Vec::new(),
         };
         let audit = PipelineStatus {
             name: "audit".into(),
@@ -146,6 +195,7 @@ mod tests {
             deferred: 0,
             blocked_keys: 0,
             last_settled_at: None,
+            leases: Vec::new(),
         };
         OutboxStatus { database: "sqlite", table: "outbox".into(), pipelines: vec![orders, audit] }
     }
@@ -169,5 +219,34 @@ orders    cursor    100000+      1m 1s   2       3       4         1            
 audit     -         0            -       0       0       0         0             never
 ";
         assert_eq!(to_text(&status()), expected);
+    }
+
+    #[test]
+    fn leases_are_shown_where_there_are_any() {
+        let mut status = status();
+        let seconds = Duration::from_secs;
+        let leases =
+            [(Some("relay-1"), 4, seconds(12)), (Some("b"), 2, seconds(0)), (None, 1, seconds(0))];
+        status.pipelines[0].leases = (0..)
+            .zip(leases)
+            .map(|(shard, (owner, epoch, expires_in))| LeaseStatus {
+                shard,
+                owner: owner.map(str::to_owned),
+                epoch,
+                expires_in,
+            })
+            .collect();
+        let expected = "
+PIPELINE  SHARD  RELAY    LEASE    EPOCH
+orders    0      relay-1  12s      4
+orders    1      b        expired  2
+orders    2      -        free     1
+";
+        let text = to_text(&status);
+        assert!(text.ends_with(expected), "{text}");
+        let json = serde_json::to_string(&to_object(&status)).unwrap();
+        let expected =
+            r#""leases":[{"shard":0,"owner":"relay-1","epoch":4,"expires_in_seconds":12.0},"#;
+        assert!(json.contains(expected), "{json}");
     }
 }

@@ -1,8 +1,8 @@
 //! Environment variables: what references name, and what overrides the file.
 //!
-//! `POSTRIDER_SOURCE__URL` overrides `url` of `[source]`, and
-//! `POSTRIDER_PIPELINE__ORDERS__SINK__URL` overrides `url` of the sink of the pipeline `orders`;
-//! `-` and `.` in a pipeline's name become `_`.
+//! `POSTRIDER_SOURCE__URL` overrides `url` of `[source]`, `POSTRIDER_PRUNE__KEEP` overrides
+//! `keep` of `[prune]`, and `POSTRIDER_PIPELINE__ORDERS__SINK__URL` overrides `url` of the sink
+//! of the pipeline `orders`; `-` and `.` in a pipeline's name become `_`.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,10 @@ use crate::suggestion::nearest;
 
 const PREFIX: &str = "POSTRIDER_";
 
-/// The keys of `[source]`.
-const SOURCE_KEYS: [&str; 2] = ["TABLE", "URL"];
+/// The keys of `[prune]`.
+const PRUNE_KEYS: [&str; 3] = ["ARCHIVE", "EVERY", "KEEP"];
+/// The keys of `[source]`, besides the names of columns.
+const SOURCE_KEYS: [&str; 3] = ["HINT", "TABLE", "URL"];
 /// The keys of a pipeline, besides the sink's own options.
 pub(super) const PIPELINE_KEYS: [&str; 19] = [
     "GRACE",
@@ -78,6 +80,8 @@ pub(super) fn override_values(env: &Environment, root: &mut Table, report: &Repo
         let rest = &name[PREFIX.len()..];
         let found = if let Some(key) = rest.strip_prefix("SOURCE__") {
             SOURCE_KEYS.contains(&key) && set(root, &format!("SOURCE__{key}"), value, &origin)
+        } else if let Some(key) = rest.strip_prefix("PRUNE__") {
+            PRUNE_KEYS.contains(&key) && set(root, &format!("PRUNE__{key}"), value, &origin)
         } else if let Some(path) = rest.strip_prefix("PIPELINE__") {
             override_pipelines(root, path, value, &origin, report)
         } else {
@@ -160,7 +164,8 @@ fn set(table: &mut Table, path: &str, value: &str, origin: &Origin) -> bool {
 
 fn known_names(root: &mut Table) -> Vec<String> {
     let source = SOURCE_KEYS.iter().map(|key| format!("{PREFIX}SOURCE__{key}"));
-    let mut names: Vec<String> = source.collect();
+    let prune = PRUNE_KEYS.iter().map(|key| format!("{PREFIX}PRUNE__{key}"));
+    let mut names: Vec<String> = source.chain(prune).collect();
     for pipeline in pipelines_mut(root) {
         if let Some(name) = variable_name(pipeline) {
             let keys = PIPELINE_KEYS.iter();

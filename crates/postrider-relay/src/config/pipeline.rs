@@ -7,6 +7,7 @@ use super::section::{Given, Section};
 use super::tree::Text;
 use super::{Mode, PipelineConfig, Progress, sink};
 use crate::pipeline::{OnDead, Options, Ordering, Retry, Window};
+use crate::sources::LEASE_DEFAULT;
 
 /// Longest pipeline name, in bytes.
 const NAME_BYTES_MAX: usize = 64;
@@ -17,11 +18,15 @@ const WINDOW_BYTES_MAX: u64 = 4 << 30;
 /// Most attempts.
 const ATTEMPTS_MAX: u64 = 1_000_000;
 
+/// Most shards of a pipeline.
+const SHARDS_MAX: u32 = 256;
+
 /// A pipeline as it was read, with the places that checks across pipelines need.
 pub(super) struct Read {
     pub(super) name: Option<Given<String>>,
     pub(super) mode: Given<Mode>,
     pub(super) progress: Given<Progress>,
+    pub(super) shards: Given<u32>,
     /// `None` if something in it is wrong.
     pub(super) config: Option<PipelineConfig>,
 }
@@ -34,6 +39,9 @@ pub(super) fn read(section: Section<'_>) -> Read {
     let mode = section.choice("mode", &modes).unwrap_or_default();
     let progress = section.choice("progress", &Progress::ALL.map(|p| (p.as_str(), p)));
     let progress = progress.unwrap_or_default();
+    let shards = section.integer("shards", 1..=SHARDS_MAX.into());
+    let shards = shards.and_then(|shards| u32::try_from(shards).ok()).unwrap_or(1);
+    let lease = section.duration("lease", SECOND..=HOUR).unwrap_or(LEASE_DEFAULT);
     let mut options = Options::default();
     read_behaviour(&section, &mut options);
     let aggregate_types = read_match(&section, &shown);
@@ -43,17 +51,20 @@ pub(super) fn read(section: Section<'_>) -> Read {
 
     let mode = Given { value: mode, origin: section.origin_of("mode") };
     let progress = Given { value: progress, origin: section.origin_of("progress") };
+    let shards = Given { value: shards, origin: section.origin_of("shards") };
     let config = name.as_ref().zip(sink).map(|(name, (sink_url, sink))| PipelineConfig {
         name: name.value.clone(),
         mode: mode.value,
         progress: progress.value,
         aggregate_types,
+        shards: shards.value,
+        lease,
         sink_url,
         sink,
         options,
     });
     section.finish();
-    Read { name, mode, progress, config }
+    Read { name, mode, progress, shards, config }
 }
 
 fn read_name(section: &Section<'_>) -> Option<Given<String>> {
@@ -76,10 +87,6 @@ fn read_behaviour(section: &Section<'_>, options: &mut Options) {
         section.choice("on_dead", &[("park", OnDead::Park), ("skip", OnDead::Skip)])
     {
         options.on_dead = on_dead;
-    }
-    if section.integer("shards", 1..=u64::from(u32::MAX)).is_some_and(|shards| shards > 1) {
-        let what = "more than one shard is not available in this version";
-        section.report.add(&section.origin_of("shards"), what, "write shards = 1, or remove it");
     }
     if let Some(grace) = section.duration("grace", Duration::ZERO..=HOUR) {
         options.grace = grace;

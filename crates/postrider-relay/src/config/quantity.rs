@@ -4,6 +4,7 @@ use std::time::Duration;
 
 pub(super) const MILLISECOND: Duration = Duration::from_millis(1);
 pub(super) const SECOND: Duration = Duration::from_secs(1);
+pub(super) const MINUTE: Duration = Duration::from_secs(60);
 pub(super) const HOUR: Duration = Duration::from_secs(60 * 60);
 pub(super) const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -13,7 +14,7 @@ const SIZE_UNITS: [(&str, u64); 4] =
     [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
 
 /// Reads `500ms`, `5s`, `2m`, `1h` or `7d`.
-pub(super) fn duration(text: &str) -> Option<Duration> {
+pub fn duration(text: &str) -> Option<Duration> {
     quantity(text, &DURATION_UNITS_MS).map(Duration::from_millis)
 }
 

@@ -37,8 +37,10 @@ fn little_is_needed() {
     assert_eq!(config.source.table.as_str(), "outbox");
     let pipeline = &config.pipelines[0];
     assert_eq!((pipeline.name.as_str(), pipeline.mode), ("orders", Mode::Poll));
-    assert_eq!(pipeline.progress, Progress::Mark);
+    assert_eq!((pipeline.progress, pipeline.shards), (Progress::Mark, 1));
     assert!(pipeline.aggregate_types.is_empty());
+    assert!(config.source.columns.is_empty() && config.source.hint.is_none());
+    assert_eq!(config.prune, None);
     assert_eq!(pipeline.options.retry, Default::default());
     assert_eq!(pipeline.options.window, Default::default());
 }
@@ -50,6 +52,12 @@ fn everything_can_be_said() {
         [source]
         url = "sqlite://app.db"
         table = "events"
+        hint = "127.0.0.1:8788"
+
+        [prune]
+        keep = "7d"
+        every = "30s"
+        archive = "/var/lib/app/archive"
 
         [[pipeline]]
         name = "orders"
@@ -84,6 +92,11 @@ fn everything_can_be_said() {
         "#,
     );
     assert_eq!(config.source.table.as_str(), "events");
+    assert_eq!(config.source.hint, Some("127.0.0.1:8788".parse().unwrap()));
+    let prune = config.prune.unwrap();
+    assert_eq!(prune.keep, Duration::from_secs(7 * 24 * 3600));
+    assert_eq!(prune.every, Duration::from_secs(30));
+    assert_eq!(prune.archive.as_deref(), Some("/var/lib/app/archive".as_ref()));
     let orders = &config.pipelines[0];
     assert_eq!(orders.progress, Progress::Cursor);
     assert_eq!(orders.aggregate_types, ["Order", "Invoice"]);
@@ -109,13 +122,19 @@ fn all_mistakes_are_told_at_once() {
 [source]
 urk = "sqlite://app.db"
 table = 5
+hint = "localhost"
+
+[source.columns]
+seq = ""
+aggregate_typ = "aggregatetype"
+colour = "red"
 
 [[pipeline]]
 name = "orders"
 mode = "pol"
 progres = "mark"
 ordering = "random"
-shards = 4
+shards = 257
 colour = "red"
 match = { aggregate_type = [] }
 window = { events = 0, bytes = "1TB" }
@@ -132,7 +151,13 @@ initial = "1h"
 max = "1s"
 
 [prune]
-keep = "7d"
+keep = "30s"
+every = "0s"
+archive = ""
+partitions = 3
+
+[http]
+listen = "127.0.0.1:80"
 "#;
     assert_problems(
         text,
@@ -144,38 +169,56 @@ keep = "7d"
             "  fix: did you mean `url`?",
             "p.toml:4:9: `table` has to be a string, and is an integer",
             "  fix: write table = \"…\"",
-            "p.toml:8:8: `mode` cannot be \"pol\"",
+            "p.toml:5:8: `hint` cannot be \"localhost\"",
+            "  fix: write an IP address of this host and a port: hint = \"127.0.0.1:8788\"",
+            "p.toml:8:7: `seq` is not the name of a column",
+            "  fix: write the name in your table, of 1 to 63 bytes",
+            "p.toml:9:1: unknown key `aggregate_typ` in [source.columns]",
+            "  fix: did you mean `aggregate_type`?",
+            "p.toml:10:1: unknown key `colour` in [source.columns]",
+            "  fix: remove it; [source.columns] has aggregate_id, aggregate_type, content_type, \
+             created_at, deliver_after, event_type, event_version, headers, id, occurred_at, \
+             payload, published_at, seq, topic, xid",
+            "p.toml:14:8: `mode` cannot be \"pol\"",
             "  fix: did you mean \"poll\"?",
-            "p.toml:9:1: unknown key `progres` in [[pipeline]]",
+            "p.toml:15:1: unknown key `progres` in [[pipeline]]",
             "  fix: did you mean `progress`?",
-            "p.toml:10:12: `ordering` cannot be \"random\"",
+            "p.toml:16:12: `ordering` cannot be \"random\"",
             "  fix: use one of \"key\", \"none\"",
-            "p.toml:11:10: more than one shard is not available in this version",
-            "  fix: write shards = 1, or remove it",
-            "p.toml:12:1: unknown key `colour` in [[pipeline]]",
-            "  fix: remove it; [[pipeline]] has grace, match, mode, name, on_dead, ordering, \
+            "p.toml:17:10: `shards` cannot be 257",
+            "  fix: use 1 to 256",
+            "p.toml:18:1: unknown key `colour` in [[pipeline]]",
+            "  fix: remove it; [[pipeline]] has grace, lease, match, mode, name, on_dead, ordering, \
              progress, retry, shards, sink, stall_after, window",
-            "p.toml:13:28: `aggregate_type` is empty",
+            "p.toml:19:28: `aggregate_type` is empty",
             "  fix: name at least one, or remove the key",
-            "p.toml:14:21: `events` cannot be 0",
+            "p.toml:20:21: `events` cannot be 0",
             "  fix: use 1 to 1000000",
-            "p.toml:14:32: `bytes` cannot be \"1TB\"",
+            "p.toml:20:32: `bytes` cannot be \"1TB\"",
             "  fix: use 1KiB to 4GiB",
-            "p.toml:15:9: `grace` cannot be \"soon\"",
+            "p.toml:21:9: `grace` cannot be \"soon\"",
             "  fix: write a number and ms, s, m, h or d: \"5s\"",
-            "p.toml:16:15: `stall_after` has to be a duration, and is an integer",
+            "p.toml:22:15: `stall_after` has to be a duration, and is an integer",
             "  fix: write stall_after = \"5s\"",
-            "p.toml:19:7: `url` in [pipeline.sink] of orders is empty",
+            "p.toml:25:7: `url` in [pipeline.sink] of orders is empty",
             "  fix: write, for example, url = \"stdout:\"",
-            "p.toml:20:9: `topic` is not a template: unknown field `aggregate_typ` at byte 1, did \
+            "p.toml:26:9: `topic` is not a template: unknown field `aggregate_typ` at byte 1, did \
              you mean `aggregate_type`?; the fields are id, aggregate_type, aggregate_id, \
              event_type, event_version, topic, header.NAME",
             "  fix: correct `topic` = \"{aggregate_typ}\"",
-            "p.toml:23:12: `attempts` cannot be 0",
+            "p.toml:29:12: `attempts` cannot be 0",
             "  fix: use 1 to 1000000",
-            "p.toml:25:7: `max` is shorter than `initial`",
+            "p.toml:31:7: `max` is shorter than `initial`",
             "  fix: make `max` at least as long as `initial`",
-            "p.toml:27:1: [prune] is not available in this version",
+            "p.toml:34:8: `keep` cannot be \"30s\"",
+            "  fix: use 1m to 3650d",
+            "p.toml:35:9: `every` cannot be \"0s\"",
+            "  fix: use 1s to 1d",
+            "p.toml:36:11: `archive` in [prune] is empty",
+            "  fix: name a folder, or remove the key",
+            "p.toml:37:1: unknown key `partitions` in [prune]",
+            "  fix: remove it; [prune] has archive, every, keep",
+            "p.toml:39:1: [http] is not available in this version",
             "  fix: remove the section",
         ],
     );
@@ -301,6 +344,77 @@ fn what_the_database_cannot_do_is_refused() {
             "  fix: write mode = \"poll\", or remove it",
         ],
     );
+    let text = MINIMAL
+        .replace("sink =", "shards = 4\nsink =")
+        .replace("[[pipeline]]", "[source.columns]\nid = \"event_id\"\n\n[[pipeline]]");
+    assert_problems(
+        &text,
+        &[],
+        &[
+            "p.toml:5:1: [source.columns] is not available for sqlite: the table has to be our own",
+            "  fix: remove the section",
+            "p.toml:10:10: more than one shard is not available for sqlite: one relay has the \
+             whole file",
+            "  fix: write shards = 1, or remove it",
+        ],
+    );
+}
+
+/// What is wrong with a pipeline on PostgreSQL, whether or not this build can read it.
+fn postgres_problems(pipeline: &str) -> Vec<String> {
+    let text = format!(
+        "[source]\nurl = \"postgres://app@localhost/app\"\n[[pipeline]]\nname = \"orders\"\n{pipeline}"
+    );
+    let problems = parse_with(&text, &[]).err();
+    let problems = problems.iter().flat_map(Problems::iter);
+    let is_about_the_build = |what: &str| what.contains("not supported by this build");
+    let problems = problems.filter(|problem| !is_about_the_build(&problem.what));
+    problems.map(|problem| format!("{}; {}", problem.what, problem.fix)).collect()
+}
+
+#[test]
+fn shards_need_an_order_to_keep_and_a_sink_that_takes_several() {
+    let sink = "sink = { url = \"stdout:\" }\n";
+    assert!(postgres_problems(&format!("shards = 256\n{sink}")).is_empty());
+    assert!(postgres_problems(&format!("shards = 1\nordering = \"none\"\n{sink}")).is_empty());
+    let none = format!("shards = 2\nordering = \"none\"\n{sink}");
+    let problems = postgres_problems(&none);
+    assert!(problems[0].contains("relays read side by side without them"), "{problems:?}");
+    let problems = postgres_problems(&format!("progress = \"cursor\"\n{none}"));
+    assert!(problems[0].contains("write ordering = \"key\""), "{problems:?}");
+    let problems = postgres_problems("shards = 2\nsink = { url = \"file:///tmp/events\" }\n");
+    assert!(problems[0].contains("a file has one writer"), "{problems:?}");
+}
+
+#[test]
+fn columns_are_read() {
+    let text = r#"
+[source]
+url = "postgres://app@localhost/app"
+columns = { aggregate_type = "aggregatetype", id = "event id" }
+"#;
+    let report = Report::default();
+    let root = tree::parse(text, "p.toml", &Environment::default(), &report);
+    let start = Origin::Flag("--from");
+    let root = Section::new("the configuration".into(), start, root, &report);
+    let columns = source::read(&root).unwrap().columns;
+    let columns: Vec<_> = columns.iter().map(|(ours, it)| (ours.as_str(), it.as_str())).collect();
+    assert_eq!(columns, [("aggregate_type", "aggregatetype"), ("id", "event id")]);
+}
+
+#[test]
+fn pruning_needs_to_know_how_long_to_keep() {
+    assert_problems(
+        &format!("{MINIMAL}\n[prune]\nevery = \"1m\"\n"),
+        &[],
+        &[
+            "p.toml:9:1: `keep` is missing in [prune]",
+            "  fix: add keep = \"7d\", the time that published events stay",
+        ],
+    );
+    let config = parse(&format!("{MINIMAL}\n[prune]\nkeep = \"1m\"\n"));
+    let prune = config.prune.unwrap();
+    assert_eq!((prune.every, prune.archive), (Duration::from_secs(60), None));
 }
 
 #[test]
@@ -337,6 +451,8 @@ fn variables_override_the_file() {
     let env = [
         ("POSTRIDER_SOURCE__URL", "sqlite://other.db"),
         ("POSTRIDER_SOURCE__TABLE", "events"),
+        ("POSTRIDER_SOURCE__HINT", "[::1]:8788"),
+        ("POSTRIDER_PRUNE__KEEP", "1h"),
         ("POSTRIDER_PIPELINE__ORDERS__PROGRESS", "delete"),
         ("POSTRIDER_PIPELINE__ORDERS__SINK__URL", "http://127.0.0.1:1/"),
         ("POSTRIDER_PIPELINE__ORDERS__SINK__ALLOW_PRIVATE", "true"),
@@ -349,6 +465,8 @@ fn variables_override_the_file() {
     let config = parse_with(MINIMAL, &env).unwrap_or_else(|problems| panic!("{problems}"));
     assert_eq!(config.source.url.expose(), "sqlite://other.db");
     assert_eq!(config.source.table.as_str(), "events");
+    assert_eq!(config.source.hint, Some("[::1]:8788".parse().unwrap()));
+    assert_eq!(config.prune.unwrap().keep, Duration::from_secs(3600));
     let pipeline = &config.pipelines[0];
     assert_eq!(pipeline.progress, Progress::Delete);
     assert_eq!(pipeline.sink_url.expose(), "http://127.0.0.1:1/");
@@ -371,7 +489,7 @@ fn variables_that_override_nothing_are_told() {
         lines[0],
         "POSTRIDER_PIPELINE__INVOICES__MODE: this environment variable overrides nothing"
     );
-    assert!(lines[1].starts_with("  fix: unset it, or use one of POSTRIDER_SOURCE__TABLE, "));
+    assert!(lines[1].starts_with("  fix: unset it, or use one of POSTRIDER_SOURCE__HINT, "));
     assert_eq!(
         lines[2..],
         [

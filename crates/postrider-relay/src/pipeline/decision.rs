@@ -1,5 +1,6 @@
 //! The one place where an error becomes an action.
 
+use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use super::options::Retry;
@@ -73,6 +74,11 @@ pub fn backoff(initial: Duration, max: Duration, doublings: u32, jitter: u64) ->
     let full = initial.saturating_mul(factor).min(max);
     let half = full / 2;
     half + half.mul_f64(fraction(jitter))
+}
+
+/// A number that no other relay comes by, for a pause that they should not spend in step.
+pub fn random_jitter() -> u64 {
+    RandomState::new().hash_one(())
 }
 
 /// Spreads any number over 0..1.

@@ -1,18 +1,15 @@
 //! A pipeline at work: joins the engine to a source, a sink and the clock.
 
-use std::future::Future;
-use std::panic::AssertUnwindSafe;
-use std::pin::Pin;
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{info, warn};
 
+use super::calling::{BoxFuture, is_over, lease_end, patiently, publish, wait};
 use super::care;
-use super::decision::backoff;
+use super::decision::random_jitter;
 use super::engine::{Call, Engine, Policy, SettlementBatch};
 use super::intake::{hash, incoming};
 use super::log::Log;
@@ -30,10 +27,6 @@ const READ_WAIT_DRAIN: Duration = Duration::from_millis(50);
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long settling may take after the grace time.
 const SETTLE_GRACE: Duration = Duration::from_secs(2);
-/// Later than anything that matters.
-const FAR_FUTURE: Duration = Duration::from_secs(365 * 24 * 3600);
-/// First and longest pause before an unavailable source is asked again.
-const SOURCE_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 /// A pipeline while it runs.
 pub(super) struct Run<'a> {
@@ -47,8 +40,14 @@ pub(super) struct Run<'a> {
     reading: Option<Reading<'a>>,
     calls: FuturesUnordered<Publishing<'a>>,
     settling: Option<Settling<'a>>,
+    /// On the way to note that the start went well.
+    noting: Option<BoxFuture<'a, Result<(), SourceError>>>,
+    /// On the way to learn whether anything is left.
+    asking: Option<BoxFuture<'a, Result<bool, SourceError>>>,
     /// The last read found nothing.
     exhausted: bool,
+    /// Another relay asked for the lease, and this is why the run stops.
+    handing_over: bool,
     totals: Totals,
     trouble: Option<String>,
     log: Log<'a>,
@@ -69,15 +68,14 @@ enum Phase {
 }
 
 impl Phase {
-    fn ends_at(self) -> Instant {
+    fn ends_at(self) -> Option<Instant> {
         match self {
-            Self::Running => Instant::now() + FAR_FUTURE,
-            Self::Stopping { until } | Self::Settling { until } => until,
+            Self::Running => None,
+            Self::Stopping { until } | Self::Settling { until } => Some(until),
         }
     }
 }
 
-type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 type Reading<'a> = BoxFuture<'a, Result<Vec<Record>, SourceError>>;
 type Publishing<'a> = BoxFuture<'a, (Call<Message>, Vec<Result<(), SinkError>>)>;
 type Settling<'a> = BoxFuture<'a, Result<(SettlementBatch, Settled), SourceError>>;
@@ -93,7 +91,8 @@ impl<'a> Run<'a> {
         mut shutdown: Shutdown,
     ) -> Result<Totals, PipelineError> {
         let resume = tokio::select! {
-            resume = patiently(name, status, || source.resume()) => resume.map_err(PipelineError::Source)?,
+            resume = patiently(name, status, || source.resume()) => resume?,
+            () = lease_end(source) => return Err(ran_out(status)),
             () = shutdown.requested() => return Ok(Totals::default()),
         };
         if resume.crashes >= care::CAREFUL_AFTER {
@@ -114,7 +113,7 @@ impl<'a> Run<'a> {
             Ok(()) => {}
         }
         let blocked = resume.blocked_keys.iter().map(hash);
-        let run = Self {
+        let mut run = Self {
             name,
             source,
             sink,
@@ -125,43 +124,62 @@ impl<'a> Run<'a> {
             reading: None,
             calls: FuturesUnordered::new(),
             settling: None,
+            noting: None,
+            asking: None,
             exhausted: false,
+            handing_over: false,
             totals: Totals::default(),
             trouble: None,
             log: Log::new(name),
         };
-        run.until_stopped(shutdown).await
+        let result = run.until_stopped(&mut shutdown).await;
+        run.tell(true);
+        result?;
+        match run.engine.stopped_by() {
+            Some(error) => Err(PipelineError::Sink(error.clone())),
+            None if run.handing_over && !shutdown.is_requested() => Err(PipelineError::HandedOver),
+            None => Ok(run.totals),
+        }
     }
 
-    async fn until_stopped(mut self, mut shutdown: Shutdown) -> Result<Totals, PipelineError> {
+    async fn until_stopped(&mut self, shutdown: &mut Shutdown) -> Result<(), PipelineError> {
         let mut phase = Phase::Running;
         loop {
-            self.begin_work().await;
+            phase = self.next_phase(phase)?;
             if self.engine.is_finished() {
-                break;
+                return Ok(());
             }
-            if phase == Phase::Running && self.is_drained().await? {
+            let lease = self.source.lease();
+            if is_over(lease) {
+                return Err(ran_out(self.status));
+            }
+            if lease.wanted && !self.engine.is_stopping() {
+                info!(pipeline = self.name, "another relay asks for the lease; handing over");
+                self.handing_over = true;
                 self.engine.stop();
                 continue;
             }
-            let wake_at = self.started + self.engine.wake_at().unwrap_or(FAR_FUTURE);
-            let look_at = Instant::now() + LOOK_EVERY;
+            self.begin_work();
+            self.tell(phase != Phase::Running);
+            let now = Instant::now();
+            let wake_at = [
+                self.engine.wake_at().map(|wake_at| self.started + wake_at),
+                phase.ends_at(),
+                lease.until,
+            ];
+            let wake_at = wake_at.into_iter().flatten().fold(now + LOOK_EVERY, Instant::min);
             tokio::select! {
                 batch = wait(&mut self.reading) => self.read(batch)?,
                 Some((call, results)) = self.calls.next() => self.published(call, results),
                 settled = wait(&mut self.settling) => self.settled(settled)?,
-                () = sleep_until(wake_at.min(look_at).min(phase.ends_at())) => {}
-                () = shutdown.requested(), if phase == Phase::Running => {
+                noted = wait(&mut self.noting) => self.noted(noted)?,
+                pending = wait(&mut self.asking) => self.asked(pending)?,
+                () = sleep_until(wake_at) => {}
+                () = shutdown.requested(), if !self.engine.is_stopping() => {
                     info!(pipeline = self.name, "stopping");
                     self.engine.stop();
                 }
             }
-            phase = self.next_phase(phase)?;
-            self.tell(phase != Phase::Running);
-        }
-        match self.engine.stopped_by() {
-            Some(error) => Err(PipelineError::Sink(error.clone())),
-            None => Ok(self.totals),
         }
     }
 
@@ -183,18 +201,23 @@ impl<'a> Run<'a> {
                 self.engine.abandon();
                 Ok(Phase::Settling { until: now + SETTLE_GRACE })
             }
+            // Nobody asked for an end: whoever has the lease next settles it.
+            Phase::Settling { until } if now >= until && self.handing_over => {
+                let message = "the source could not be reached to hand it over in order";
+                Err(SourceError::new(SourceErrorKind::Lost, message).into())
+            }
             Phase::Settling { until } if now >= until => Err(PipelineError::Unsettled),
             Phase::Running | Phase::Stopping { .. } | Phase::Settling { .. } => Ok(phase),
         }
     }
 
     /// Starts whatever the engine asks for.
-    async fn begin_work(&mut self) {
+    fn begin_work(&mut self) {
+        let (name, status, source) = (self.name, self.status, self.source);
         match self.engine.want() {
             Some((events, bytes)) if self.reading.is_none() => {
                 let wait = if self.options.drain { READ_WAIT_DRAIN } else { READ_WAIT };
                 let limit = BatchLimit { events, bytes, wait };
-                let (name, status, source) = (self.name, self.status, self.source);
                 let reading =
                     async move { patiently(name, status, || source.next_batch(limit)).await };
                 self.reading = Some(Box::pin(reading));
@@ -204,37 +227,59 @@ impl<'a> Run<'a> {
             Some(_) | None => {}
         }
         while let Some(call) = self.engine.next_call(self.started.elapsed()) {
-            self.calls.push(Box::pin(publish(self.sink, call, self.options.publish_timeout)));
+            let publishing = publish(source, self.sink, call, self.options.publish_timeout);
+            self.calls.push(Box::pin(publishing));
         }
         if let Some(batch) = self.engine.next_settlements() {
-            let (name, status, source) = (self.name, self.status, self.source);
             self.settling = Some(Box::pin(async move {
                 let settled = patiently(name, status, || source.settle(&batch.settlements)).await?;
                 Ok((batch, settled))
             }));
         }
-        if self.engine.take_survived()
-            && let Err(error) = self.source.survived().await
-        {
-            // Should it come to crashes later, the next start is careful too early: no harm.
-            warn!(pipeline = self.name, %error, "could not note that the start went well");
+        if self.engine.take_survived() {
+            self.noting = Some(source.survived());
+        }
+        if self.may_be_drained() && self.asking.is_none() {
+            self.asking = Some(source.pending());
         }
     }
 
-    async fn is_drained(&mut self) -> Result<bool, PipelineError> {
-        if !self.options.drain || !self.exhausted || !self.engine.is_empty() {
-            return Ok(false);
+    /// Whether it is worth asking if anything is left.
+    fn may_be_drained(&self) -> bool {
+        let is_idle = self.exhausted && self.engine.is_empty();
+        self.options.drain && is_idle && !self.engine.is_stopping()
+    }
+
+    fn asked(&mut self, pending: Result<bool, SourceError>) -> Result<(), PipelineError> {
+        self.asking = None;
+        let pending = match pending {
+            Err(error) if error.kind == SourceErrorKind::Unavailable => true,
+            pending => pending?,
+        };
+        if !pending && self.may_be_drained() {
+            self.engine.stop();
         }
-        match self.source.pending().await {
-            Ok(pending) => Ok(!pending),
-            Err(error) if error.kind == SourceErrorKind::Unavailable => Ok(false),
-            Err(error) => Err(PipelineError::Source(error)),
+        // To be asked again after the next read that finds nothing.
+        self.exhausted = false;
+        Ok(())
+    }
+
+    fn noted(&mut self, noted: Result<(), SourceError>) -> Result<(), PipelineError> {
+        self.noting = None;
+        match noted {
+            Err(error) if error.kind == SourceErrorKind::Lost => Err(error.into()),
+            Err(error) => {
+                // Should it come to crashes later, the next start is careful too early: no harm.
+                warn!(pipeline = self.name, %error, "could not note that the start went well");
+                Ok(())
+            }
+            Ok(()) => Ok(()),
         }
     }
 
     fn read(&mut self, batch: Result<Vec<Record>, SourceError>) -> Result<(), PipelineError> {
         self.reading = None;
-        let batch = batch.map_err(PipelineError::Source)?;
+        let batch = batch?;
         self.exhausted = batch.is_empty();
         let event_bytes_max = self.sink.capabilities().event_bytes_max;
         let options = self.options;
@@ -259,7 +304,7 @@ impl<'a> Run<'a> {
         settled: Result<(SettlementBatch, Settled), SourceError>,
     ) -> Result<(), PipelineError> {
         self.settling = None;
-        let (batch, settled) = settled.map_err(PipelineError::Source)?;
+        let (batch, settled) = settled?;
         self.totals.count(&batch.settlements);
         self.log.parked(&batch.settlements);
         self.engine.settled(batch, settled.unblocked.iter().map(hash));
@@ -292,65 +337,19 @@ fn policy(sink: &dyn Sink, options: &Options) -> Policy {
         batch_bytes_max: capabilities.batch_bytes_max,
         calls_max: capabilities.calls_max,
         // Several relays should not come back to a sink at the same moment.
-        seed: std::process::id().into(),
+        seed: random_jitter(),
     }
 }
 
-/// Calls the sink; whatever happens, there is an answer for every message.
-async fn publish(
-    sink: &dyn Sink,
-    call: Call<Message>,
-    longest: Duration,
-) -> (Call<Message>, Vec<Result<(), SinkError>>) {
-    let publishing = AssertUnwindSafe(sink.publish(&call.messages)).catch_unwind();
-    let problem = match timeout(longest, publishing).await {
-        Ok(Ok(results)) if results.len() == call.messages.len() => return (call, results),
-        Ok(Ok(results)) => {
-            let (given, wanted) = (results.len(), call.messages.len());
-            format!("the sink answered for {given} of {wanted} messages; this is a bug in the sink")
-        }
-        Ok(Err(_)) => "the sink panicked; this is a bug in the sink".to_owned(),
-        Err(_) => format!("the sink did not answer within {longest:?}"),
-    };
-    let error = SinkError::new(FailureKind::Failed, problem);
-    let results = vec![Err(error); call.messages.len()];
-    (call, results)
+/// The error of a lease that came to its end here.
+fn ran_out(status: &watch::Sender<Status>) -> PipelineError {
+    let mut message = "it ran out before it could be renewed".to_owned();
+    if let Some(trouble) = &status.borrow().source_trouble {
+        message.push_str(": ");
+        message.push_str(trouble);
+    }
+    SourceError::new(SourceErrorKind::Lost, message).into()
 }
 
-/// Calls a source until it is available.
-async fn patiently<'a, T>(
-    pipeline: &str,
-    status: &watch::Sender<Status>,
-    mut call: impl FnMut() -> BoxFuture<'a, Result<T, SourceError>>,
-) -> Result<T, SourceError> {
-    let mut failures = 0;
-    loop {
-        let result = call().await;
-        let Err(error) = &result else {
-            if failures > 0 {
-                info!(pipeline, "the source is back");
-                status.send_modify(|status| status.source_trouble = None);
-            }
-            return result;
-        };
-        if error.kind != SourceErrorKind::Unavailable {
-            return result;
-        }
-        let error = error.details();
-        if failures == 0 {
-            warn!(pipeline, error, "the source is not available; trying again");
-        }
-        status.send_modify(|status| status.source_trouble = Some(error));
-        let (initial, max) = SOURCE_PAUSES;
-        sleep(backoff(initial, max, failures, failures.into())).await;
-        failures += 1;
-    }
-}
-
-/// Waits for the future in the slot, for ever if there is none.
-async fn wait<T>(slot: &mut Option<BoxFuture<'_, T>>) -> T {
-    match slot {
-        Some(future) => future.await,
-        None => std::future::pending().await,
-    }
-}
+#[cfg(test)]
+mod tests;

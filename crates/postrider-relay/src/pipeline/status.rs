@@ -1,5 +1,7 @@
 //! What a pipeline tells about itself while it runs.
 
+use std::ops::AddAssign;
+
 use super::engine::Progress;
 use crate::source::{Settlement, Verdict};
 
@@ -65,5 +67,14 @@ impl Totals {
                 Verdict::Attempting { .. } | Verdict::Released => {}
             }
         }
+    }
+}
+
+impl AddAssign for Totals {
+    fn add_assign(&mut self, other: Self) {
+        self.delivered += other.delivered;
+        self.parked += other.parked;
+        self.deferred += other.deferred;
+        self.queued += other.queued;
     }
 }

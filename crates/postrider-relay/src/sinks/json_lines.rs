@@ -4,7 +4,8 @@
 //! headers, occurred_at, payload`, in that order. A JSON payload is embedded as it stands, with
 //! its numbers and the order of its fields untouched; only if it has line breaks is the white
 //! space between its tokens left out. Any other payload is a string, and a last field
-//! `payload_encoding` says whether it is `text` or `base64`. An empty payload is `null`.
+//! `payload_encoding` says whether it is `text` or `base64`. An empty payload is `null`. The
+//! [archive](crate::prune::archive) writes payloads in the same way.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -48,9 +49,10 @@ struct Line<'a> {
     payload_encoding: Option<&'static str>,
 }
 
+/// A payload as it stands in a line.
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Payload<'a> {
+pub(crate) enum Payload<'a> {
     Empty,
     Json(&'a RawValue),
     CompactedJson(Box<RawValue>),
@@ -61,12 +63,7 @@ enum Payload<'a> {
 impl<'a> Line<'a> {
     fn of(message: &'a Message) -> Self {
         let event = &message.event;
-        let payload = Payload::of(message);
-        let payload_encoding = match payload {
-            Payload::Empty | Payload::Json(_) | Payload::CompactedJson(_) => None,
-            Payload::Text(_) => Some("text"),
-            Payload::Base64(_) => Some("base64"),
-        };
+        let payload = Payload::of(&message.body, &message.content_type);
         Self {
             id: event.id(),
             aggregate_type: event.aggregate_type(),
@@ -77,22 +74,21 @@ impl<'a> Line<'a> {
             key: &message.key,
             headers: &message.headers,
             occurred_at: rfc3339(event.occurred_at()),
+            payload_encoding: payload.encoding(),
             payload,
-            payload_encoding,
         }
     }
 }
 
 impl<'a> Payload<'a> {
-    fn of(message: &'a Message) -> Self {
-        let bytes: &'a [u8] = &message.body;
+    pub(crate) fn of(bytes: &'a [u8], content_type: &str) -> Self {
         if bytes.is_empty() {
             return Self::Empty;
         }
         let Ok(text) = std::str::from_utf8(bytes) else {
             return Self::Base64(BASE64.encode(bytes));
         };
-        if !is_json(&message.content_type) {
+        if !is_json(content_type) {
             return Self::Text(text);
         }
         match serde_json::from_str::<&RawValue>(text) {
@@ -104,6 +100,15 @@ impl<'a> Payload<'a> {
             }
             Ok(json) => Self::Json(json),
             Err(_) => Self::Text(text),
+        }
+    }
+
+    /// What `payload_encoding` says of it.
+    pub(crate) fn encoding(&self) -> Option<&'static str> {
+        match self {
+            Self::Empty | Self::Json(_) | Self::CompactedJson(_) => None,
+            Self::Text(_) => Some("text"),
+            Self::Base64(_) => Some("base64"),
         }
     }
 }

@@ -140,7 +140,7 @@ impl MemorySource {
             return Ok(state);
         }
         Err(SourceError::new(
-            SourceErrorKind::Unavailable,
+            SourceErrorKind::Lost,
             "another source was connected to this outbox in memory",
         ))
     }

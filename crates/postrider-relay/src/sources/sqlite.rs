@@ -32,6 +32,7 @@ mod migrate;
 mod open;
 mod options;
 mod progress;
+mod prune;
 mod queries;
 mod read;
 mod row;
@@ -57,6 +58,7 @@ use self::store::Store;
 use self::worker::{Answer, Batch, Command, Worker};
 use super::Progress;
 use super::room::Room;
+use crate::hint::Hint;
 use crate::source::{
     BatchLimit, Record, Resume, Settled, Settlement, Source, SourceCapabilities, SourceError,
     SourceErrorKind,
@@ -64,8 +66,9 @@ use crate::source::{
 
 pub use self::admin::SqliteAdmin;
 pub use self::location::{InvalidLocation, Location};
-pub use self::migrate::migrate;
+pub use self::migrate::{migrate, status, verify};
 pub use self::options::{BUSY_TIMEOUT, SqliteOptions};
+pub use self::prune::SqlitePruner;
 
 /// The shortest pause after an empty read.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
@@ -84,6 +87,7 @@ pub struct SqliteSource {
     thread: Option<JoinHandle<()>>,
     reader: Mutex<Reader>,
     settled: Notify,
+    hint: Hint,
     shared: bool,
 }
 
@@ -98,6 +102,7 @@ impl SqliteSource {
     /// Opens the database, checks its tables, and takes the pipeline for this relay.
     pub(super) async fn connect(options: SqliteOptions) -> Result<Self, SourceError> {
         let shared = options.progress == Progress::Cursor;
+        let hint = options.hint.clone();
         let (commands, receiver) = mpsc::channel(COMMANDS_MAX);
         let (opened, is_open) = oneshot::channel();
         let thread = std::thread::Builder::new()
@@ -120,6 +125,7 @@ impl SqliteSource {
             thread: Some(thread),
             reader: Mutex::default(),
             settled: Notify::new(),
+            hint,
             shared,
         })
     }
@@ -168,6 +174,8 @@ impl Source for SqliteSource {
             if !reader.kept.is_empty() {
                 return Ok(take(&mut reader.kept, limit));
             }
+            // What is committed and hinted at while this read goes on, the next one finds.
+            let hinted = self.hint.given();
             let batch = self.read(&mut reader, limit).await?;
             reader.kept.extend(batch.records);
             if !reader.kept.is_empty() || batch.more {
@@ -183,6 +191,7 @@ impl Source for SqliteSource {
                     pause = (pause * 2).min(PAUSE_MAX);
                 }
                 () = self.settled.notified() => pause = PAUSE_MIN,
+                () = hinted => pause = PAUSE_MIN,
             }
         }
     }
@@ -226,7 +235,7 @@ fn take(kept: &mut VecDeque<Record>, limit: BatchLimit) -> Vec<Record> {
 }
 
 fn open_worker(options: SqliteOptions) -> Result<Worker, SourceError> {
-    let SqliteOptions { location, table, pipeline, progress, matching, busy_timeout } = options;
+    let SqliteOptions { location, table, pipeline, progress, matching, busy_timeout, .. } = options;
     let database = open::existing_file(&location, &table)?;
     let conn = open::open(&location, &table, busy_timeout)?;
     open::check_tables(&conn, &location, &table)?;

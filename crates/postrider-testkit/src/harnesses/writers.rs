@@ -1,5 +1,18 @@
 //! Database clients for the writer suite.
 
+#[cfg(feature = "postgres")]
+pub mod diesel_async;
+#[cfg(feature = "postgres")]
+mod postgres;
+#[cfg(feature = "sqlite")]
 pub mod rusqlite;
+#[cfg(feature = "postgres")]
+pub mod schema;
+#[cfg(feature = "sqlite")]
 mod sqlite;
+#[cfg(feature = "postgres")]
+pub mod sqlx_postgres;
+#[cfg(feature = "sqlite")]
 pub mod sqlx_sqlite;
+#[cfg(feature = "postgres")]
+pub mod tokio_postgres;

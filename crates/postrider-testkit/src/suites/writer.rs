@@ -1,6 +1,8 @@
 //! What every database client must do: the writing of events, and the inbox.
 
 mod claims;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 mod transactions;
 mod writes;
 
@@ -8,7 +10,7 @@ use std::error::Error as StdError;
 use std::time::SystemTime;
 
 use async_trait::async_trait;
-use postrider::{Claim, Event, Events, InvalidEvent, ToEvent, WriteError};
+use postrider::{Claim, Event, Events, InvalidEvent, LostCommit, Outcome, ToEvent, WriteError};
 use uuid::Uuid;
 
 use super::Case;
@@ -29,6 +31,23 @@ pub trait TestDatabase {
     async fn orders(&self) -> u32;
     /// Drops the tables of outbox and inbox.
     async fn unmigrate(&self);
+    /// How many statements have written to the outbox.
+    async fn insert_statements(&self) -> u32 {
+        unreachable!("only where one statement writes a batch")
+    }
+    /// Connects the client under test so that its connection is lost at the next COMMIT.
+    async fn client_losing_commit(&self, lost: Lost) -> Box<dyn TestClient> {
+        unreachable!("only where a commit can be lost: {lost:?}")
+    }
+}
+
+/// When a connection is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lost {
+    /// Before the server has committed.
+    Before,
+    /// After the server has committed, and before it has said so.
+    After,
 }
 
 /// A client under test. Each call is a transaction, which ends as told even after an error.
@@ -49,6 +68,21 @@ pub trait TestClient {
     -> Result<Claim, WriteError>;
     /// Adds an order by `transact`, with a closure that ends with `result`.
     async fn transact(&mut self, result: Result<Events, BoxError>) -> Result<(), BoxError>;
+    /// What became of a commit.
+    async fn was_written(&mut self, commit: &LostCommit) -> Result<Outcome, WriteError> {
+        unreachable!("only where a commit can be lost: {commit:?}")
+    }
+}
+
+/// What a client and its database can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// The database refuses an event whose id it has.
+    pub refuses_known_ids: bool,
+    /// A batch is written in one statement.
+    pub one_statement_per_batch: bool,
+    /// The client's `transact` can lose the connection while it commits.
+    pub loses_commits: bool,
 }
 
 /// How a transaction ends.
@@ -95,7 +129,7 @@ pub struct WrittenRow {
 pub type Subject = Box<dyn TestDatabase>;
 
 /// Every case.
-pub fn cases() -> Vec<Case<Subject, ()>> {
+pub fn cases() -> Vec<Case<Subject, Capabilities>> {
     let mut cases = writes::cases();
     cases.extend(transactions::cases());
     cases.extend(claims::cases());

@@ -21,11 +21,14 @@ CREATE TABLE {outbox_failures} (
     kind           text,
     error          text,
     set_aside_at   timestamptz NOT NULL,
+    -- The order in which events were set aside, of all pipelines: how dead letters are listed.
+    ordinal        bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
     PRIMARY KEY (pipeline, seq)
 );
 CREATE INDEX {outbox_failures_key} ON {outbox_failures} (pipeline, aggregate_type, aggregate_id, seq) WHERE blocks;
 CREATE INDEX {outbox_failures_due} ON {outbox_failures} (pipeline, due_at, seq) WHERE due_at IS NOT NULL;
 CREATE INDEX {outbox_failures_id} ON {outbox_failures} (id);
+CREATE INDEX {outbox_failures_parked} ON {outbox_failures} (ordinal) WHERE state = 'parked';
 
 -- Rows of this table are written often and hold little: room in the page keeps their
 -- versions together.
@@ -73,10 +76,3 @@ CREATE TABLE {outbox_claims} (
 );
 CREATE INDEX {outbox_claims_lease} ON {outbox_claims} (pipeline, shard);
 
--- One inbox serves all outboxes of a database.
-CREATE TABLE IF NOT EXISTS inbox (
-    consumer     text NOT NULL,
-    event_id     uuid NOT NULL,
-    processed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    PRIMARY KEY (consumer, event_id)
-);

@@ -6,7 +6,7 @@ CREATE FUNCTION {outbox_publish}(
     event_type     text,
     payload        bytea,
     headers        jsonb DEFAULT '{}',
-    event_version  integer DEFAULT 1,
+    event_version  bigint DEFAULT 1,
     occurred_at    timestamptz DEFAULT clock_timestamp(),
     topic          text DEFAULT NULL,
     deliver_after  timestamptz DEFAULT NULL,
@@ -15,8 +15,12 @@ CREATE FUNCTION {outbox_publish}(
 ) RETURNS uuid LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE
+    -- The codes from 128 are control characters in Unicode only.
+    control CONSTANT text := CASE getdatabaseencoding()
+        WHEN 'UTF8' THEN '[\u0001-\u001f\u007f-\u009f]' ELSE '[\u0001-\u001f\u007f]' END;
+    oldest  CONSTANT timestamptz := '0001-01-01 00:00:00+00 BC';
+    latest  CONSTANT timestamptz := '9999-12-30 22:00:00+00';
     problem text;
-    written uuid;
 BEGIN
     problem := CASE
         WHEN coalesce(aggregate_type, '') = '' THEN 'aggregate_type is empty'
@@ -29,32 +33,39 @@ BEGIN
         WHEN octet_length(event_type) > {name_bytes_max} THEN 'event_type has more than {name_bytes_max} bytes'
         WHEN octet_length(content_type) > {name_bytes_max} THEN 'content_type has more than {name_bytes_max} bytes'
         WHEN octet_length(topic) > {name_bytes_max} THEN 'topic has more than {name_bytes_max} bytes'
+        WHEN concat(aggregate_type, aggregate_id, event_type, content_type, topic) ~ control THEN
+            CASE WHEN aggregate_type ~ control THEN 'aggregate_type' WHEN aggregate_id ~ control THEN 'aggregate_id'
+                WHEN event_type ~ control THEN 'event_type' WHEN content_type ~ control THEN 'content_type'
+                ELSE 'topic' END || ' contains a control character'
         WHEN payload IS NULL THEN 'payload is NULL'
         WHEN octet_length(payload) > {payload_bytes_max} THEN 'payload has more than {payload_bytes_max} bytes'
-        WHEN coalesce(event_version, 0) < 1 THEN 'event_version is less than 1'
-        WHEN headers IS NULL OR jsonb_typeof(headers) <> 'object' THEN 'headers is not an object'
-        WHEN headers <> '{}' AND EXISTS (SELECT FROM jsonb_each(headers) AS h WHERE jsonb_typeof(h.value) <> 'string')
-            THEN 'headers has a value that is not a string'
-        WHEN occurred_at IS NULL OR NOT isfinite(occurred_at) THEN 'occurred_at is not a time'
-        WHEN NOT isfinite(deliver_after) THEN 'deliver_after is not a time'
+        WHEN event_version IS NULL OR event_version NOT BETWEEN 1 AND 4294967295 THEN 'event_version is not a number from 1'
+        WHEN headers IS NULL OR jsonb_typeof(headers) <> 'object' THEN 'headers is not a JSON object'
+        WHEN occurred_at IS NULL OR occurred_at NOT BETWEEN oldest AND latest THEN 'occurred_at is outside of the years 0 to 9999'
+        WHEN deliver_after NOT BETWEEN oldest AND latest THEN 'deliver_after is outside of the years 0 to 9999'
     END;
+    IF problem IS NULL AND headers <> '{}' THEN
+        SELECT CASE
+            WHEN bool_or(jsonb_typeof(h.member) <> 'string') THEN 'headers has a value that is not a string'
+            WHEN count(*) > {headers_max} THEN 'headers has more than {headers_max} members'
+            WHEN sum(octet_length(h.name) + octet_length(h.member #>> '{}')) > {headers_bytes_max} THEN 'headers has more than {headers_bytes_max} bytes'
+            WHEN bool_or(h.name = '') THEN 'a header name is empty'
+            WHEN bool_or(octet_length(h.name) > {name_bytes_max}) THEN 'a header name has more than {name_bytes_max} bytes'
+            WHEN bool_or(h.name ~ control) THEN 'a header name contains a control character'
+            WHEN bool_or((h.member #>> '{}') ~ control) THEN 'a header value contains a control character'
+        END INTO problem FROM jsonb_each(headers) AS h (name, member);
+    END IF;
     IF problem IS NOT NULL THEN
         RAISE EXCEPTION 'the event was not written: %', problem USING ERRCODE = 'check_violation';
     END IF;
     IF id IS NULL THEN
-        INSERT INTO {outbox} (aggregate_type, aggregate_id, event_type, payload, headers,
-            event_version, occurred_at, topic, deliver_after, content_type)
-        VALUES (aggregate_type, aggregate_id, event_type, payload, headers, event_version,
-            occurred_at, topic, deliver_after, content_type)
-        RETURNING {outbox}.id INTO written;
-    ELSE
-        INSERT INTO {outbox} (id, aggregate_type, aggregate_id, event_type, payload, headers,
-            event_version, occurred_at, topic, deliver_after, content_type)
-        VALUES (id, aggregate_type, aggregate_id, event_type, payload, headers, event_version,
-            occurred_at, topic, deliver_after, content_type)
-        RETURNING {outbox}.id INTO written;
+        id := {new_id};
     END IF;
-    RETURN written;
+    INSERT INTO {outbox} (id, aggregate_type, aggregate_id, event_type, event_version, payload,
+        content_type, headers, topic, occurred_at, deliver_after)
+    VALUES (id, aggregate_type, aggregate_id, event_type, event_version, payload,
+        content_type, headers, topic, occurred_at, deliver_after);
+    RETURN id;
 END
 $$;
 
@@ -65,7 +76,7 @@ CREATE FUNCTION {outbox_publish}(
     event_type     text,
     payload        text,
     headers        jsonb DEFAULT '{}',
-    event_version  integer DEFAULT 1,
+    event_version  bigint DEFAULT 1,
     occurred_at    timestamptz DEFAULT clock_timestamp(),
     topic          text DEFAULT NULL,
     deliver_after  timestamptz DEFAULT NULL,
@@ -74,7 +85,13 @@ CREATE FUNCTION {outbox_publish}(
 ) RETURNS uuid LANGUAGE plpgsql AS $$
 BEGIN
     IF $11 = 'application/json' THEN
-        PERFORM $4::json;
+        BEGIN
+            PERFORM $4::json;
+        EXCEPTION WHEN invalid_text_representation THEN
+            RAISE EXCEPTION 'the event was not written: payload is not JSON'
+                USING ERRCODE = 'check_violation',
+                    HINT = 'Name the content_type if it is not meant to be.';
+        END;
     END IF;
     RETURN {outbox_publish}($1, $2, $3, convert_to($4, 'UTF8'), $5, $6, $7, $8, $9, $10, $11);
 END
@@ -87,18 +104,22 @@ CREATE FUNCTION {outbox_publish}(
     event_type     text,
     payload        jsonb,
     headers        jsonb DEFAULT '{}',
-    event_version  integer DEFAULT 1,
+    event_version  bigint DEFAULT 1,
     occurred_at    timestamptz DEFAULT clock_timestamp(),
     topic          text DEFAULT NULL,
     deliver_after  timestamptz DEFAULT NULL,
-    id             uuid DEFAULT NULL
-) RETURNS uuid LANGUAGE sql AS $$
-    SELECT {outbox_publish}($1, $2, $3, convert_to($4::text, 'UTF8'), $5, $6, $7, $8, $9, $10);
+    id             uuid DEFAULT NULL,
+    content_type   text DEFAULT 'application/json'
+) RETURNS uuid LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN {outbox_publish}($1, $2, $3, convert_to($4::text, 'UTF8'), $5, $6, $7, $8, $9, $10, $11);
+END
 $$;
 
 -- Writes several events in order: a JSON array of objects whose members are the parameters
 -- above. Answers their ids, in the same order.
-CREATE FUNCTION {outbox_publish_all}(events jsonb) RETURNS uuid[] LANGUAGE plpgsql AS $$
+CREATE FUNCTION {outbox_publish_all}(events jsonb) RETURNS uuid[]
+LANGUAGE plpgsql AS $$
 DECLARE
     event   jsonb;
     member  text;
@@ -108,14 +129,14 @@ BEGIN
         RAISE EXCEPTION 'no event was written: events is not a JSON array'
             USING ERRCODE = 'check_violation';
     END IF;
-    FOR event IN SELECT * FROM jsonb_array_elements(events) LOOP
+    FOR event IN SELECT e.event FROM jsonb_array_elements(events) WITH ORDINALITY AS e (event, position) ORDER BY e.position LOOP
         IF jsonb_typeof(event) <> 'object' THEN
             RAISE EXCEPTION 'no event was written: an event is not a JSON object'
                 USING ERRCODE = 'check_violation';
         END IF;
-        SELECT key INTO member FROM jsonb_object_keys(event) AS key WHERE key NOT IN (
+        SELECT m.name INTO member FROM jsonb_object_keys(event) AS m (name) WHERE m.name NOT IN (
             'aggregate_type', 'aggregate_id', 'event_type', 'payload', 'headers',
-            'event_version', 'occurred_at', 'topic', 'deliver_after', 'id') LIMIT 1;
+            'event_version', 'occurred_at', 'topic', 'deliver_after', 'id', 'content_type') LIMIT 1;
         IF member IS NOT NULL THEN
             RAISE EXCEPTION 'no event was written: an event has an unknown member "%"', member
                 USING ERRCODE = 'check_violation';
@@ -123,20 +144,12 @@ BEGIN
         written := written || {outbox_publish}(
             event ->> 'aggregate_type', event ->> 'aggregate_id', event ->> 'event_type',
             event -> 'payload',
-            coalesce(event -> 'headers', '{}'), coalesce((event ->> 'event_version')::integer, 1),
+            coalesce(nullif(event -> 'headers', 'null'), '{}'), coalesce((event ->> 'event_version')::bigint, 1),
             coalesce((event ->> 'occurred_at')::timestamptz, clock_timestamp()),
-            event ->> 'topic', (event ->> 'deliver_after')::timestamptz, (event ->> 'id')::uuid);
+            event ->> 'topic', (event ->> 'deliver_after')::timestamptz, (event ->> 'id')::uuid,
+            coalesce(event ->> 'content_type', 'application/json'));
     END LOOP;
     RETURN written;
 END
 $$;
 
--- Claims an event for a consumer, in the transaction that has the event's effect: true for the
--- first time, false if the effect was committed before.
-CREATE OR REPLACE FUNCTION inbox_accept(consumer text, event_id uuid) RETURNS boolean
-LANGUAGE plpgsql AS $$
-BEGIN
-    INSERT INTO inbox (consumer, event_id) VALUES ($1, $2) ON CONFLICT DO NOTHING;
-    RETURN FOUND;
-END
-$$;

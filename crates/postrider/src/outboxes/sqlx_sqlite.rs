@@ -1,19 +1,16 @@
 //! The outbox with sqlx on SQLite, which is awaited.
 
-use std::pin::Pin;
-
 use sqlx::{Acquire, AssertSqlSafe, Sqlite, SqliteConnection, SqlitePool};
 
 use super::sqlite::{self, Row, Write};
 use crate::error::WriteError;
 use crate::event::Event;
-use crate::events::Events;
-use crate::outbox::{Outbox, Transaction};
+use crate::outbox::{Answer, Begin, Transaction};
 use crate::schema::TableName;
 
 impl Transaction for sqlx::Transaction<'_, Sqlite> {
     type Written<'t, T: Send + 't>
-        = Pin<Box<dyn Future<Output = Result<T, WriteError>> + Send + 't>>
+        = Answer<'t, T>
     where
         Self: 't;
 
@@ -40,40 +37,27 @@ impl Transaction for sqlx::Transaction<'_, Sqlite> {
     }
 }
 
-impl Outbox {
-    /// Runs a transaction and publishes the events that the closure returns with its value:
-    /// what `transact` does for a client that blocks.
-    ///
-    /// The transaction takes the write lock at its start (`BEGIN IMMEDIATE`), so it never fails
-    /// half way because another writer came first. It commits if the closure returns `Ok` and
-    /// the events are written, and is rolled back otherwise, also if the future is dropped.
-    ///
-    /// ```
-    /// # use postrider::{Event, Outbox, events};
-    /// # async fn pay(pool: sqlx::SqlitePool) -> Result<(), Box<dyn std::error::Error>> {
-    /// Outbox::new()
-    ///     .transact_async(&pool, async |tx| {
-    ///         sqlx::query("UPDATE orders SET paid = 1 WHERE id = '42'").execute(&mut **tx).await?;
-    ///         let paid = Event::builder("Order", "42", "OrderPaid").build()?;
-    ///         Ok(((), events![paid]))
-    ///     })
-    ///     .await
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// The closure's own error, into which a [`WriteError`] of the outbox is converted.
-    pub async fn transact_async<T, E: From<WriteError>>(
-        &self,
-        pool: &SqlitePool,
-        work: impl AsyncFnOnce(&mut sqlx::Transaction<'_, Sqlite>) -> Result<(T, Events), E>,
-    ) -> Result<T, E> {
-        let mut tx = pool.begin_with("BEGIN IMMEDIATE").await.map_err(database_error)?;
-        let (value, events) = work(&mut tx).await?;
-        self.write(&mut tx, events, |_| ()).await?;
-        tx.commit().await.map_err(database_error)?;
-        Ok(value)
+impl Begin for &SqlitePool {
+    type Tx<'t> = sqlx::Transaction<'t, Sqlite>;
+
+    fn begin<'t>(self) -> Answer<'t, Self::Tx<'t>>
+    where
+        Self: 't,
+    {
+        Box::pin(async move { self.begin_with("BEGIN IMMEDIATE").await.map_err(database_error) })
+    }
+
+    fn finish<'t>(
+        mut tx: Self::Tx<'t>,
+        table: &'t TableName,
+        events: Vec<Event>,
+    ) -> Answer<'t, ()> {
+        Box::pin(async move {
+            if !events.is_empty() {
+                tx.insert(table, events, ()).await?;
+            }
+            tx.commit().await.map_err(database_error)
+        })
     }
 }
 

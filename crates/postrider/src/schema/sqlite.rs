@@ -1,12 +1,16 @@
 //! The tables in SQLite.
 
-use super::{MIGRATIONS_TABLE, Migration, TableName};
+use super::{MIGRATIONS_TABLE, Migration, TableName, literal, with_names};
 
 #[cfg(feature = "rusqlite")]
 mod rusqlite;
+#[cfg(feature = "rusqlite")]
+mod verify;
 
 #[cfg(feature = "rusqlite")]
-pub use rusqlite::{migrate, pending};
+pub use rusqlite::{migrate, pending, status};
+#[cfg(feature = "rusqlite")]
+pub use verify::verify;
 
 /// All migrations, in order.
 pub const MIGRATIONS: &[Migration] = &[Migration {
@@ -47,13 +51,9 @@ fn step(migration: &Migration, outbox: &TableName) -> String {
         "{}
 INSERT INTO {MIGRATIONS_TABLE} (outbox, version, name) VALUES ({}, {version}, '{name}');
 ",
-        migration.sql(outbox),
+        with_names(migration.sql, outbox),
         literal(outbox.as_str()),
     )
-}
-
-fn literal(text: &str) -> String {
-    format!("'{}'", text.replace('\'', "''"))
 }
 
 #[cfg(test)]

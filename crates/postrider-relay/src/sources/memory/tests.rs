@@ -57,7 +57,7 @@ async fn a_restart_hands_out_what_is_unsettled_and_refuses_the_old_source() {
     let second = outbox.connect();
     assert_eq!(second.resume().await.unwrap().crashes, 1);
     let error = first.settle(&[]).await.unwrap_err();
-    assert_eq!(error.kind, SourceErrorKind::Unavailable);
+    assert_eq!(error.kind, SourceErrorKind::Lost);
     let records = second.next_batch(limit(9)).await.unwrap();
     assert_eq!(types(&records), ["2", "3"]);
     let all: Vec<_> = records.iter().map(|r| (r.handle, Verdict::Delivered)).collect();

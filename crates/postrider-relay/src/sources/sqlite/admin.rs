@@ -1,9 +1,8 @@
 //! The operator's view of an outbox in SQLite.
 //!
-//! Every call opens the database for itself and closes it again, on a thread for blocking work:
-//! an operator comes seldom, and nothing stays open that could hold a lock. Changes are made a
-//! page at a time, so that writers and relays get in between; each page leaves every key so that
-//! it cannot be forgotten ([`Keys::mend`]).
+//! Every call opens the database for itself and closes it again. Changes are made a page at a
+//! time, so that writers and relays get in between; each page leaves every key so that it cannot
+//! be forgotten ([`Keys::mend`]).
 
 mod status;
 
@@ -20,9 +19,9 @@ use rusqlite::{Connection, Row, Transaction, TransactionBehavior, params};
 use super::error::Trouble;
 use super::keys::Keys;
 use super::queries::{self, AdminQueries, Queries};
-use super::{BUSY_TIMEOUT, Location, open};
+use super::{Location, open};
 use crate::admin::{Admin, COUNT_MAX, DeadLetter, DeadLetterDetail, OutboxStatus, Selection};
-use crate::source::{SourceError, SourceErrorKind};
+use crate::source::SourceError;
 
 /// How many dead letters are changed in one transaction.
 const PAGE_EVENTS: u32 = 500;
@@ -61,15 +60,8 @@ impl SqliteAdmin {
         work: impl FnOnce(&Connection, &Shared) -> Result<T, Trouble> + Send + 'static,
     ) -> Result<T, SourceError> {
         let shared = Arc::clone(&self.shared);
-        let worked = tokio::task::spawn_blocking(move || {
-            let conn = open::open(&shared.location, &shared.table, BUSY_TIMEOUT)?;
-            open::check_tables(&conn, &shared.location, &shared.table)?;
-            work(&conn, &shared).map_err(|trouble| trouble.while_doing(doing))
-        });
-        worked.await.unwrap_or_else(|err| {
-            let message = format!("cannot {doing}: it was broken off");
-            Err(SourceError::new(SourceErrorKind::Unavailable, message).with_source(err))
-        })
+        let (location, table) = (shared.location.clone(), shared.table.clone());
+        open::visit(location, table, doing, move |conn| work(conn, &shared)).await
     }
 
     /// Does something to every dead letter that matches, and mends their keys.
@@ -248,7 +240,7 @@ fn letters(
 }
 
 /// A value as an operator can read it, whatever it is.
-fn shown(row: &Row<'_>, index: usize) -> rusqlite::Result<String> {
+pub(super) fn shown(row: &Row<'_>, index: usize) -> rusqlite::Result<String> {
     Ok(match row.get_ref(index)? {
         ValueRef::Null => String::new(),
         ValueRef::Integer(number) => number.to_string(),

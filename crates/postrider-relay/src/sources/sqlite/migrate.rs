@@ -1,9 +1,10 @@
 //! Makes the tables of an outbox in SQLite.
 
-use postrider::schema::{self, Migration, SchemaError, TableName};
+use postrider::schema::{self, Difference, Migration, SchemaError, Status, TableName};
 use rusqlite::Connection;
 
 use super::error::source_error;
+use super::open::open;
 use super::{BUSY_TIMEOUT, Location};
 use crate::source::{SourceError, SourceErrorKind};
 
@@ -22,6 +23,31 @@ pub async fn migrate(
     });
     migrated.await.unwrap_or_else(|err| {
         let message = "cannot migrate: it was broken off";
+        Err(SourceError::new(SourceErrorKind::Unavailable, message).with_source(err))
+    })
+}
+
+/// What was migrated, and when. Fails if there is no database file.
+pub async fn status(location: Location, table: TableName) -> Result<Status, SourceError> {
+    look(location, table, schema::sqlite::status).await
+}
+
+/// In what the tables differ from what the migrations make. Fails if there is no database file.
+pub async fn verify(location: Location, table: TableName) -> Result<Vec<Difference>, SourceError> {
+    look(location, table, schema::sqlite::verify).await
+}
+
+async fn look<T: Send + 'static>(
+    location: Location,
+    table: TableName,
+    at: fn(&Connection, &TableName) -> Result<T, SchemaError>,
+) -> Result<T, SourceError> {
+    let looked = tokio::task::spawn_blocking(move || {
+        let conn = open(&location, &table, BUSY_TIMEOUT)?;
+        at(&conn, &table).map_err(|err| migration_error(&location, err))
+    });
+    looked.await.unwrap_or_else(|err| {
+        let message = "cannot look at the tables: it was broken off";
         Err(SourceError::new(SourceErrorKind::Unavailable, message).with_source(err))
     })
 }

@@ -8,9 +8,9 @@ use std::time::Duration;
 use postrider::schema::TableName;
 use rusqlite::{Connection, OpenFlags};
 
-use super::Location;
-use super::error::{not_migrated, source_error};
+use super::error::{Trouble, not_migrated, source_error};
 use super::queries;
+use super::{BUSY_TIMEOUT, Location};
 use crate::source::{SourceError, SourceErrorKind};
 
 /// More than there are statements, so that each is prepared once.
@@ -66,6 +66,25 @@ pub(super) fn open(
             .with_hint("the relay needs to write to the file and to its directory"));
     }
     Ok(conn)
+}
+
+/// Opens the database for one piece of work, on a thread for blocking work, and closes it again:
+/// an operator comes seldom, and nothing stays open that could hold a lock.
+pub(super) async fn visit<T: Send + 'static>(
+    location: Location,
+    outbox: TableName,
+    doing: &'static str,
+    work: impl FnOnce(&Connection) -> Result<T, Trouble> + Send + 'static,
+) -> Result<T, SourceError> {
+    let worked = tokio::task::spawn_blocking(move || {
+        let conn = open(&location, &outbox, BUSY_TIMEOUT)?;
+        check_tables(&conn, &location, &outbox)?;
+        work(&conn).map_err(|trouble| trouble.while_doing(doing))
+    });
+    worked.await.unwrap_or_else(|err| {
+        let message = format!("cannot {doing}: it was broken off");
+        Err(SourceError::new(SourceErrorKind::Unavailable, message).with_source(err))
+    })
 }
 
 /// Turns write-ahead logging on, so that the relay and the writers do not block each other.

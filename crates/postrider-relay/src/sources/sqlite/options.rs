@@ -5,6 +5,7 @@ use std::time::Duration;
 use postrider::schema::TableName;
 
 use super::{Location, SqliteSource};
+use crate::hint::Hint;
 use crate::source::{SourceError, SourceErrorKind};
 use crate::sources::Progress;
 
@@ -28,6 +29,8 @@ pub struct SqliteOptions {
     pub matching: Option<Vec<String>>,
     /// How long to wait for a lock. Defaults to [`BUSY_TIMEOUT`].
     pub busy_timeout: Duration,
+    /// Tells that it is worth looking for events now. Defaults to one that nobody gives.
+    pub hint: Hint,
 }
 
 impl SqliteOptions {
@@ -40,6 +43,7 @@ impl SqliteOptions {
             progress: Progress::default(),
             matching: None,
             busy_timeout: BUSY_TIMEOUT,
+            hint: Hint::new(),
         }
     }
 

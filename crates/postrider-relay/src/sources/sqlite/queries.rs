@@ -11,12 +11,14 @@
 
 mod admin;
 mod checkpoint;
+mod prune;
 
 use postrider::event::{AGGREGATE_ID_BYTES_MAX, NAME_BYTES_MAX, PAYLOAD_BYTES_MAX};
 use postrider::schema::TableName;
 
 pub(super) use self::admin::AdminQueries;
 pub(super) use self::checkpoint::CheckpointQueries;
+pub(super) use self::prune::PruneQueries;
 
 /// Longest text of a UUID or a time that is looked at, in bytes.
 const SHORT_BYTES_MAX: usize = 64;

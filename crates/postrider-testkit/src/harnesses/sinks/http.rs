@@ -1,6 +1,6 @@
 //! The HTTP sink, with a real endpoint on the loopback address.
 
-mod endpoint;
+pub(crate) mod endpoint;
 
 use std::sync::Arc;
 

@@ -1,5 +1,6 @@
 //! An outbox in SQLite, one backend for each way of keeping progress.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -145,7 +146,8 @@ impl TestOutbox for Sqlite {
     }
 
     async fn admin(&self) -> Box<dyn Admin> {
-        let admin = sources::connect_admin(&self.url(), &TableName::default()).await;
+        let admin =
+            sources::connect_admin(&self.url(), &TableName::default(), &BTreeMap::new()).await;
         admin.expect("an operator can connect")
     }
 

@@ -7,10 +7,10 @@ use uuid::Uuid;
 
 use super::sqlite;
 use crate::suites::Backend;
-use crate::suites::writer::{BoxError, End, Subject, TestClient};
+use crate::suites::writer::{BoxError, Capabilities, End, Subject, TestClient};
 
 /// rusqlite.
-pub fn backend() -> Backend<Subject, ()> {
+pub fn backend() -> Backend<Subject, Capabilities> {
     sqlite::backend("rusqlite", |path| {
         let connection = Connection::open(path).expect("the database can be opened");
         Box::pin(async { Box::new(Rusqlite(connection)) as Box<dyn TestClient> })

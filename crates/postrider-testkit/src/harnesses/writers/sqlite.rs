@@ -10,12 +10,15 @@ use rusqlite::{Connection, Row};
 use tempfile::TempDir;
 use uuid::Uuid;
 
-use crate::suites::writer::{Subject, TestClient, TestDatabase, WrittenRow};
+use crate::suites::writer::{Capabilities, Subject, TestClient, TestDatabase, WrittenRow};
 use crate::suites::{Backend, Clock, Doing};
 
+const CAPABILITIES: Capabilities =
+    Capabilities { refuses_known_ids: true, one_statement_per_batch: false, loses_commits: false };
+
 /// A client of SQLite.
-pub(super) fn backend(name: &str, open: Open) -> Backend<Subject, ()> {
-    Backend::new(name, (), Clock::Real, move || async move { database(open) })
+pub(super) fn backend(name: &str, open: Open) -> Backend<Subject, Capabilities> {
+    Backend::new(name, CAPABILITIES, Clock::Real, move || async move { database(open) })
 }
 
 /// Connects a client.

@@ -8,10 +8,10 @@ use uuid::Uuid;
 
 use super::sqlite;
 use crate::suites::Backend;
-use crate::suites::writer::{BoxError, End, Subject, TestClient};
+use crate::suites::writer::{BoxError, Capabilities, End, Subject, TestClient};
 
 /// sqlx on SQLite.
-pub fn backend() -> Backend<Subject, ()> {
+pub fn backend() -> Backend<Subject, Capabilities> {
     sqlite::backend("sqlx_sqlite", |path| {
         let options = SqliteConnectOptions::new().filename(path);
         Box::pin(async {

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use postrider_relay::failure::{Failure, FailureKind};
 use postrider_relay::source::{
-    BatchLimit, Record, Resume, Settled, Settlement, Source, SourceError, Verdict,
+    BatchLimit, Record, Resume, Settled, Settlement, Source, SourceError, SourceErrorKind, Verdict,
 };
 
 use super::{Connection, TestOutbox};
 use crate::suites::numbered;
-use crate::suites::waiting::within;
+use crate::suites::waiting::{turns, within};
 
 /// More than any case writes.
 const EVENTS_MAX: usize = 10_000;
@@ -25,12 +25,25 @@ pub(super) struct Reader {
 impl Reader {
     /// Starts the pipeline of cases that need only one.
     pub(super) async fn start(outbox: &dyn TestOutbox) -> Self {
-        Self::try_start(outbox, Connection::default()).await.expect("the outbox can be read")
+        Self::stand_by(outbox, Connection::default()).await
     }
 
     pub(super) async fn start_as(outbox: &dyn TestOutbox, pipeline: &str) -> Self {
         let connection = Connection { pipeline, ..Connection::default() };
-        Self::try_start(outbox, connection).await.expect("the outbox can be read by this pipeline")
+        Self::stand_by(outbox, connection).await
+    }
+
+    /// Starts as a relay does: it tries again while the one before still has the outbox.
+    async fn stand_by(outbox: &dyn TestOutbox, connection: Connection<'_>) -> Self {
+        let starting = async {
+            loop {
+                match Self::try_start(outbox, connection).await {
+                    Err(error) if error.kind == SourceErrorKind::Unavailable => turns(1).await,
+                    started => return started.expect("the outbox can be read"),
+                }
+            }
+        };
+        within("standing by", starting).await
     }
 
     pub(super) async fn try_start(

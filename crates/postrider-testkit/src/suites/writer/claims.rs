@@ -3,11 +3,11 @@
 use postrider::Claim;
 use uuid::Uuid;
 
-use super::{End, Subject};
+use super::{Capabilities, End, Subject};
 use crate::case;
 use crate::suites::Case;
 
-pub(super) fn cases() -> Vec<Case<Subject, ()>> {
+pub(super) fn cases() -> Vec<Case<Subject, Capabilities>> {
     vec![
         case!(an_event_is_claimed_once_per_consumer),
         case!(a_claim_rolled_back_is_first_again),

@@ -7,20 +7,27 @@ use opentelemetry::trace::{
     SpanContext, SpanId, TraceContextExt as _, TraceFlags, TraceId, TraceState,
 };
 use postrider::event::PAYLOAD_BYTES_MAX;
-use postrider::{Event, InvalidEvent, ToEvent, WriteError};
+use postrider::{Event, InvalidEvent, ToEvent, WriteError, timestamp};
 use uuid::Uuid;
 
-use super::{End, OfSize, Subject, WrittenRow, event};
+use super::{Capabilities, End, OfSize, Subject, WrittenRow, event};
 use crate::case;
 use crate::suites::Case;
 
-pub(super) fn cases() -> Vec<Case<Subject, ()>> {
+pub(super) fn cases() -> Vec<Case<Subject, Capabilities>> {
     vec![
         case!(every_field_is_written),
         case!(a_batch_keeps_its_order),
+        case!(a_batch_is_one_statement)
+            .needing(|client| client.one_statement_per_batch, "a statement writes one event"),
         case!(an_empty_batch_writes_nothing),
         case!(an_invalid_event_stops_its_whole_batch),
-        case!(a_duplicate_id_stops_its_whole_batch),
+        case!(a_duplicate_id_stops_its_whole_batch).needing(
+            |client| client.refuses_known_ids,
+            "the database does not know ids of other partitions",
+        ),
+        case!(the_oldest_and_the_latest_time_are_written),
+        case!(the_highest_version_is_written),
         case!(a_missing_table_names_the_fix),
         case!(the_current_span_is_captured),
     ]
@@ -74,6 +81,39 @@ async fn a_batch_keeps_its_order(database: Subject) {
     let ids = ids.expect("the batch is written");
     assert_eq!(ids, batch.iter().map(Event::id).collect::<Vec<_>>());
     assert_eq!(database.ids().await, ids);
+}
+
+/// However many events, the caller's transaction waits for one answer.
+async fn a_batch_is_one_statement(database: Subject) {
+    let mut client = database.client().await;
+    for (count, statements) in [(500, 1), (1, 2), (0, 2)] {
+        let batch: Vec<Event> = (0..count).map(|number| event(&format!("E{number}"))).collect();
+        let as_events: Vec<&dyn ToEvent> = batch.iter().map(|event| event as _).collect();
+        let written = client.publish_all(&as_events, End::Commit).await;
+        assert_eq!(written.expect("the batch is written").len(), count);
+        assert_eq!(database.insert_statements().await, statements, "{count}");
+    }
+}
+
+/// What the event's limits allow can be kept.
+async fn the_oldest_and_the_latest_time_are_written(database: Subject) {
+    let (oldest, latest) = ("0000-01-01T00:00:00.000000Z", "9999-12-30T21:59:59.999999Z");
+    let time = |text| timestamp::from_text(text).expect("it is RFC 3339");
+    let event = Event::builder("Order", "42", "E").occurred_at(time(oldest));
+    let event = event.deliver_after(time(latest)).build().expect("the event is valid");
+    let written = database.client().await.publish_all(&[&event], End::Commit).await;
+    written.expect("the event is written");
+    let row = database.only_row().await;
+    assert_eq!(timestamp::to_text(row.occurred_at), oldest);
+    assert_eq!(row.deliver_after.map(timestamp::to_text).as_deref(), Some(latest));
+}
+
+async fn the_highest_version_is_written(database: Subject) {
+    let event = Event::builder("Order", "42", "E").version(u32::MAX).build();
+    let event = event.expect("the event is valid");
+    let written = database.client().await.publish(&event, End::Commit).await;
+    written.expect("the event is written");
+    assert_eq!(database.only_row().await.event_version, u32::MAX);
 }
 
 async fn an_empty_batch_writes_nothing(database: Subject) {

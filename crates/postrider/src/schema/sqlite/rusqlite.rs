@@ -3,7 +3,9 @@
 use rusqlite::{Connection, ErrorCode, TransactionBehavior, params};
 
 use super::{MIGRATIONS, ledger, step};
-use crate::schema::{MIGRATIONS_TABLE, Migration, SchemaError, TableName};
+use crate::schema::postgres::Layout;
+use crate::schema::{Applied, MIGRATIONS_TABLE, Migration, SchemaError, Status, TableName};
+use crate::timestamp;
 
 /// How often the change to write-ahead logging is tried while others use the database.
 const WAL_ATTEMPTS_MAX: u32 = 10;
@@ -56,6 +58,30 @@ pub fn pending(
         return Err(SchemaError::Newer { table: outbox.clone(), found, known });
     }
     Ok(MIGRATIONS.iter().filter(|migration| migration.version > found).collect())
+}
+
+/// What was migrated, and when. Changes nothing.
+///
+/// # Errors
+///
+/// Refuses a database that a later version of postrider migrated.
+pub fn status(conn: &Connection, outbox: &TableName) -> Result<Status, SchemaError> {
+    let pending = pending(conn, outbox)?;
+    let mut applied = Vec::new();
+    if pending.len() < MIGRATIONS.len() {
+        let sql = format!(
+            "SELECT version, name, applied_at FROM {MIGRATIONS_TABLE} WHERE outbox = ?1 ORDER BY version"
+        );
+        let mut statement = conn.prepare(&sql)?;
+        let mut rows = statement.query(params![outbox.as_str()])?;
+        while let Some(row) = rows.next()? {
+            let applied_at = timestamp::from_text(&row.get::<_, String>(2)?)
+                .map_err(|source| SchemaError::Database { source: source.into() })?;
+            applied.push(Applied { version: row.get(0)?, name: row.get(1)?, applied_at });
+        }
+    }
+    let layout = (!applied.is_empty()).then_some(Layout::Plain);
+    Ok(Status { layout, applied, pending })
 }
 
 fn version(conn: &Connection, outbox: &TableName) -> Result<u32, rusqlite::Error> {
@@ -123,7 +149,11 @@ mod tests {
         assert!(names(&conn).is_empty(), "looking changes nothing");
         assert_eq!(migrate(&mut conn, &outbox).unwrap().len(), MIGRATIONS.len());
         assert!(migrate(&mut conn, &outbox).unwrap().is_empty());
-        assert!(pending(&conn, &outbox).unwrap().is_empty());
+        let status = status(&conn, &outbox).unwrap();
+        assert!(status.pending.is_empty());
+        assert_eq!(status.layout, Some(Layout::Plain));
+        assert_eq!(status.applied.len(), MIGRATIONS.len());
+        assert_eq!(status.applied[0].name, "outbox");
     }
 
     #[test]

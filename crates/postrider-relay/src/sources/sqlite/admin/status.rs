@@ -79,6 +79,7 @@ fn pipeline_status(
         deferred: count(&sql.set_aside, params![max, name, "deferred"])?,
         blocked_keys: count(&sql.blocked_keys, params![max, name])?,
         last_settled_at: settled_at,
+        leases: Vec::new(),
         name,
         progress,
     })

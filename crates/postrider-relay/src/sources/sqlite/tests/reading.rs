@@ -294,3 +294,24 @@ async fn reading_is_fast() {
         events.len() as f64 / started.elapsed().as_secs_f64()
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_hint_ends_the_pause() {
+    let database = Database::new();
+    let source = database.start(Progress::Mark).await;
+    let hint = source.hint.clone();
+    // The clock stands still while this thread is busy, so that no pause ends by itself.
+    let (done, is_done) = std::sync::mpsc::channel::<()>();
+    let mut busy = tokio::task::spawn_blocking(move || {
+        std::thread::sleep(Duration::from_millis(50));
+        database.write(&["1:a"]);
+        hint.give();
+        let _ = is_done.recv_timeout(Duration::from_secs(10));
+    });
+    tokio::select! {
+        records = wait(&source) => assert_eq!(types(&records), ["a"]),
+        _ = &mut busy => panic!("the hint was not noticed"),
+    }
+    drop(done);
+    busy.await.unwrap();
+}

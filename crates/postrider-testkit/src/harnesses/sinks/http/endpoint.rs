@@ -14,13 +14,13 @@ use crate::suites::sink::Behaviour;
 
 /// A request that came whole.
 #[derive(Clone, Debug)]
-pub(super) struct Request {
-    pub(super) headers: BTreeMap<String, String>,
-    pub(super) body: Vec<u8>,
+pub(crate) struct Request {
+    pub(crate) headers: BTreeMap<String, String>,
+    pub(crate) body: Vec<u8>,
 }
 
 /// Listens on a port of its own until it is dropped.
-pub(super) struct Endpoint {
+pub(crate) struct Endpoint {
     address: SocketAddr,
     shared: Arc<Shared>,
     /// The task that listens, with its connections; gone while the endpoint is away.
@@ -37,7 +37,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Endpoint {
-    pub(super) async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await;
         let listener = listener.expect("there is a free port");
         let endpoint = Self {
@@ -52,16 +52,21 @@ impl Endpoint {
         endpoint
     }
 
-    pub(super) fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
     /// The requests that were accepted, whether or not the answer arrived.
-    pub(super) fn kept(&self) -> Vec<Request> {
-        lock(&self.shared.kept).clone()
+    pub(crate) fn kept(&self) -> Vec<Request> {
+        self.kept_from(0)
     }
 
-    pub(super) async fn behave(&self, behaviour: Behaviour) {
+    /// The same without the first ones.
+    pub(crate) fn kept_from(&self, first: usize) -> Vec<Request> {
+        lock(&self.shared.kept)[first..].to_vec()
+    }
+
+    pub(crate) async fn behave(&self, behaviour: Behaviour) {
         let before = std::mem::replace(&mut *lock(&self.shared.behaviour), behaviour);
         if behaviour == Behaviour::Away {
             self.listening.lock().await.shutdown().await;

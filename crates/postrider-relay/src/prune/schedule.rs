@@ -1,0 +1,80 @@
+//! Pruning inside a relay: now and then, for as long as it runs.
+
+use std::time::Duration;
+
+use tracing::{info, warn};
+
+use super::{Left, PruneOptions, Pruned};
+use crate::config::{PruneConfig, SourceConfig};
+use crate::shutdown::Shutdown;
+use crate::source::SourceError;
+use crate::sources;
+
+/// How often is looked after an outbox from which nothing is removed.
+const UPKEEP_EVERY: Duration = Duration::from_secs(10 * 60);
+/// The longest pause after an error.
+const ERROR_PAUSE_MAX: Duration = Duration::from_secs(60);
+
+/// Looks after the size of an outbox until a stop is asked for: makes room ahead, and removes
+/// what is past its retention if there is one. An error is logged and tried again; it never ends
+/// this, and so never a relay.
+pub async fn run(source: SourceConfig, config: Option<PruneConfig>, mut shutdown: Shutdown) {
+    let every = config.as_ref().map_or(UPKEEP_EVERY, |config| config.every);
+    let options = config.map(|config| PruneOptions {
+        keep: config.keep,
+        archive: config.archive,
+        dry_run: false,
+    });
+    let mut told = Vec::new();
+    while !shutdown.is_requested() {
+        let pause = match tend(&source, options.as_ref(), &shutdown).await {
+            Ok(pruned) => {
+                tell(&pruned, &mut told);
+                every
+            }
+            Err(error) => {
+                warn!(error = error.details(), "the outbox could not be pruned; trying again");
+                every.min(ERROR_PAUSE_MAX)
+            }
+        };
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = shutdown.requested() => {}
+        }
+    }
+}
+
+async fn tend(
+    source: &SourceConfig,
+    options: Option<&PruneOptions>,
+    shutdown: &Shutdown,
+) -> Result<Pruned, SourceError> {
+    let mut stop = shutdown.clone();
+    let connect = sources::connect_prune(source.url.expose(), &source.table, &source.columns);
+    let pruner = tokio::select! {
+        connected = connect => connected?,
+        () = stop.requested() => return Ok(Pruned::default()),
+    };
+    let partitions = pruner.upkeep().await?;
+    if partitions > 0 {
+        info!(partitions, "created partitions ahead");
+    }
+    match options {
+        Some(options) => pruner.prune(options, shutdown).await,
+        None => Ok(Pruned::default()),
+    }
+}
+
+/// Logs what was done, and why something was left when that is news.
+fn tell(pruned: &Pruned, told: &mut Vec<Left>) {
+    if pruned.rows > 0 {
+        info!(rows = pruned.rows, archives = pruned.archives.len(), "pruned the outbox");
+    }
+    for partition in &pruned.partitions {
+        info!(partition, "dropped a partition");
+    }
+    for left in pruned.left.iter().filter(|left| !told.contains(left)) {
+        info!(reason = %left, "some events past their retention stay");
+    }
+    told.clone_from(&pruned.left);
+}

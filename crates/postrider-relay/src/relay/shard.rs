@@ -1,0 +1,235 @@
+//! A shard of a configured pipeline: it connects, runs, and when its lease has gone to another
+//! relay, it connects anew and stands by.
+
+use std::fmt;
+use std::future::Future;
+use std::time::Duration;
+
+use tokio::time::sleep;
+use tracing::{info, warn};
+
+use super::RelayError;
+use crate::config::{PipelineConfig, SourceConfig};
+use crate::failure::{FailureKind, SinkError};
+use crate::hint::Hint;
+use crate::pipeline::decision::{backoff, random_jitter};
+use crate::pipeline::{Pipeline, PipelineError, Totals, Window};
+use crate::shutdown::Shutdown;
+use crate::source::{SourceError, SourceErrorKind};
+use crate::sources::{Shard, SourceSpec};
+
+/// First and longest pause before a connection is tried again.
+const CONNECT_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+/// The longest pause after a lease was handed over. Half of it is the shortest, and no less than
+/// the longest pause between two tries of the relay that asked for it: so that one comes first.
+const HANDED_OVER_PAUSE: Duration = CONNECT_PAUSES.1.saturating_mul(2);
+/// A shard's part of the window holds at least so much, if the window does.
+const WINDOW_MIN: Window = Window { events_max: 256, bytes_max: 256 * 1024 };
+
+/// What a shard needs to connect.
+#[derive(Clone, Debug)]
+pub(super) struct ShardPlan {
+    /// What it is called in the log.
+    pub(super) label: String,
+    pub(super) spec: SourceSpec,
+    config: PipelineConfig,
+}
+
+impl ShardPlan {
+    /// The shards of a pipeline, for a relay of this name.
+    pub(super) fn all(
+        source: &SourceConfig,
+        config: &PipelineConfig,
+        relay: &str,
+        hint: &Hint,
+    ) -> Vec<Self> {
+        let of = config.shards;
+        let plan = |index| {
+            let spec = SourceSpec {
+                table: source.table.clone(),
+                pipeline: config.name.clone(),
+                progress: config.progress,
+                aggregate_types: config.aggregate_types.clone(),
+                ordering: config.options.ordering,
+                shard: Shard { index, of },
+                lease: config.lease,
+                relay: relay.to_owned(),
+                columns: source.columns.clone(),
+                hint: hint.clone(),
+                ..SourceSpec::new(source.url.expose())
+            };
+            let mut config = config.clone();
+            config.options.window = part_of(config.options.window, of);
+            let label = match of {
+                1 => config.name.clone(),
+                // No name of a pipeline has a slash.
+                _ => format!("{}/{index}", config.name),
+            };
+            Self { label, spec, config }
+        };
+        (0..of).map(plan).collect()
+    }
+
+    /// Runs the shard until a stop or a failure for good.
+    pub(super) async fn run(self, shutdown: Shutdown) -> Result<Totals, RelayError> {
+        stand_by(&self.label, || self.connect(), shutdown).await
+    }
+
+    /// Opens sink and source, for as long as it takes. Dropping the future gives up.
+    async fn connect(&self) -> Result<Pipeline, RelayError> {
+        // The sink first: whoever waits for a sink must not hold the outbox.
+        let sink = patiently(&self.label, "sink", || self.config.sink.connect()).await;
+        let sink = sink.map_err(RelayError::Sink)?;
+        let source = patiently(&self.label, "source", || self.spec.connect()).await;
+        let source = source.map_err(RelayError::Source)?;
+        Ok(Pipeline::new(&self.label, source, sink, self.config.options.clone()))
+    }
+}
+
+/// The part of a window that one of so many shards gets.
+fn part_of(window: Window, shards: u32) -> Window {
+    let shards = usize::try_from(shards).unwrap_or(usize::MAX);
+    let part = |whole: usize, min: usize| (whole / shards).max(whole.min(min));
+    Window {
+        events_max: part(window.events_max, WINDOW_MIN.events_max),
+        bytes_max: part(window.bytes_max, WINDOW_MIN.bytes_max),
+    }
+}
+
+/// Connects and runs a pipeline, and does so again whenever its lease was handed over or lost.
+/// Answers what became of the events of all its runs.
+pub(super) async fn stand_by<F>(
+    pipeline: &str,
+    connect: impl Fn() -> F,
+    mut shutdown: Shutdown,
+) -> Result<Totals, RelayError>
+where
+    F: Future<Output = Result<Pipeline, RelayError>>,
+{
+    let mut totals = Totals::default();
+    loop {
+        let connected = tokio::select! {
+            biased;
+            () = shutdown.requested() => return Ok(totals),
+            connected = connect() => connected?,
+        };
+        let status = connected.status();
+        let result = connected.run(shutdown.clone()).await;
+        totals += status.borrow().totals;
+        let pause = match result {
+            Err(PipelineError::HandedOver) => {
+                info!(pipeline, "handed over to another relay; standing by");
+                backoff(HANDED_OVER_PAUSE, HANDED_OVER_PAUSE, 0, random_jitter())
+            }
+            // At a stop it is the end: what could not be settled will be published again.
+            Err(PipelineError::LeaseLost(error)) if !shutdown.is_requested() => {
+                warn!(pipeline, error = error.details(), "the lease was lost; standing by");
+                backoff(CONNECT_PAUSES.0, CONNECT_PAUSES.0, 0, random_jitter())
+            }
+            Err(error) => return Err(error.into()),
+            Ok(_) => return Ok(totals),
+        };
+        tokio::select! {
+            () = shutdown.requested() => {}
+            () = sleep(pause) => {}
+        }
+    }
+}
+
+/// Whether an error is worth another try.
+trait Passing: fmt::Display {
+    fn passes(&self) -> bool;
+
+    /// All that is known about it.
+    fn details(&self) -> String;
+}
+
+impl Passing for SourceError {
+    fn passes(&self) -> bool {
+        // Lost: somebody was quicker, which is no reason not to stand by.
+        matches!(self.kind, SourceErrorKind::Unavailable | SourceErrorKind::Lost)
+    }
+
+    fn details(&self) -> String {
+        SourceError::details(self)
+    }
+}
+
+impl Passing for SinkError {
+    fn passes(&self) -> bool {
+        matches!(self.kind, FailureKind::Unavailable | FailureKind::Throttled)
+    }
+
+    fn details(&self) -> String {
+        self.message.clone()
+    }
+}
+
+/// Tries until it works or fails for good; says why it waits, once for each reason.
+async fn patiently<T, E: Passing, F: Future<Output = Result<T, E>>>(
+    pipeline: &str,
+    end: &str,
+    connect: impl Fn() -> F,
+) -> Result<T, E> {
+    let mut failures = 0;
+    let mut reason = String::new();
+    loop {
+        match connect().await {
+            Ok(connected) => {
+                if failures > 0 {
+                    info!(pipeline, end, "connected");
+                }
+                return Ok(connected);
+            }
+            Err(error) if error.passes() => {
+                let message = error.details();
+                if message != reason {
+                    warn!(pipeline, end, error = message, "waiting until it is available");
+                    reason = message;
+                }
+                // Many relays that wait for one database must not come at the same moment.
+                let (initial, max) = CONNECT_PAUSES;
+                sleep(backoff(initial, max, failures, random_jitter())).await;
+                failures += 1;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn connecting_goes_on_while_it_may_work_later() {
+        let tries = AtomicU32::new(0);
+        let connect = || async {
+            match tries.fetch_add(1, Relaxed) {
+                0..100 => Err(SourceError::new(SourceErrorKind::Unavailable, "another has it")),
+                100 => Ok(()),
+                _ => Err(SourceError::new(SourceErrorKind::Unsafe, "damaged")),
+            }
+        };
+        let started = tokio::time::Instant::now();
+        patiently("p", "source", connect).await.unwrap();
+        assert_eq!(tries.load(Relaxed), 101);
+        let (_, longest) = CONNECT_PAUSES;
+        assert!(started.elapsed() > longest * 40, "{:?}", started.elapsed());
+        assert!(started.elapsed() < longest * 100, "{:?}", started.elapsed());
+        let error = patiently("p", "source", connect).await.unwrap_err();
+        assert_eq!((error.kind, tries.load(Relaxed)), (SourceErrorKind::Unsafe, 102));
+    }
+
+    #[test]
+    fn shards_divide_the_window() {
+        let window = |events_max, bytes_max| Window { events_max, bytes_max };
+        let mib = 1024 * 1024;
+        assert_eq!(part_of(window(4096, 16 * mib), 1), window(4096, 16 * mib));
+        assert_eq!(part_of(window(4096, 16 * mib), 4), window(1024, 4 * mib));
+        assert_eq!(part_of(window(4096, 16 * mib), 256), window(256, mib / 4));
+        assert_eq!(part_of(window(100, 1024), 4), window(100, 1024));
+    }
+}

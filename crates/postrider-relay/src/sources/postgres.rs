@@ -1,0 +1,550 @@
+//! An outbox in PostgreSQL, read by polling.
+//!
+//! # Design
+//!
+//! - **Reading** (`read`) goes by snapshots, because numbers are given before transactions
+//!   commit: a tick takes what the new snapshot sees and the last one did not, in the order of
+//!   `seq`. A transaction that commits late is found whenever it does, and one that stays open
+//!   holds nothing up. Writers that take turns on their aggregate get its events in their order:
+//!   whoever sees the later one sees the earlier one too, and that has the smaller number.
+//! - **Progress** is kept in the rows (`mark`, `delete`) or as a position (`cursor`, `frontier`).
+//!   Changing from one to another is described in `checkpoint`.
+//! - **Settling** (`settle`) is one statement in the usual case, and no transaction is held open
+//!   while events are published.
+//! - **Events set aside** wait in `<table>_failures`.
+//! - **One relay per shard of the keys**: `lease`. Where nothing is kept in order, any number of
+//!   relays claim rows instead.
+//! - **Waiting**: an empty read is repeated after 1 ms, then 2, 4 … up to 100 ms; a settlement or
+//!   a hint ends the wait.
+//!
+//! What is under way is known in memory only (`window`); everything that outlives the process is
+//! in the database.
+//!
+//! # Cancelling
+//!
+//! What was asked for is carried out even if the future that asked is dropped. The answer of a
+//! read is taken by the next call, and records beyond that call's limit are kept for the one
+//! after.
+
+mod admin;
+mod checkpoint;
+mod cluster;
+mod connection;
+mod error;
+mod frontier;
+mod lease;
+mod location;
+mod migrate;
+mod options;
+mod partitions;
+mod prune;
+mod queries;
+mod read;
+mod row;
+mod settle;
+mod snapshot;
+mod table;
+mod tls;
+mod window;
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use tokio_postgres::types::{ToSql, Type};
+use tracing::{debug, warn};
+
+use self::checkpoint::{CheckpointQueries, Start};
+use self::connection::Connection;
+use self::error::Trouble;
+use self::frontier::Position;
+use self::lease::{Claimant, Held, LeaseQueries, Taken};
+use self::queries::{IS_UTF8, Reads, Writes};
+use self::read::Due;
+use self::row::Decoder;
+use self::window::Window;
+use super::Progress;
+use super::room::Room;
+use crate::hint::Hint;
+use crate::pipeline::Ordering;
+use crate::source::{
+    BatchLimit, Lease, Record, Resume, Settled, Settlement, Source, SourceCapabilities,
+    SourceError, SourceErrorKind, Verdict,
+};
+
+pub use self::admin::PostgresAdmin;
+pub use self::location::{InvalidLocation, Location};
+pub use self::migrate::{migrate, status, verify};
+pub use self::options::PostgresOptions;
+pub use self::prune::PostgresPruner;
+
+/// The shortest pause after an empty read.
+const PAUSE_MIN: Duration = Duration::from_millis(1);
+/// The longest pause after an empty read.
+const PAUSE_MAX: Duration = Duration::from_millis(100);
+/// The shortest time from a read that found little to the next one, so that a steady trickle is
+/// read a few at a time and not one by one.
+const READ_EVERY: Duration = Duration::from_millis(4);
+/// The same for settlements of little.
+const SETTLE_EVERY: Duration = Duration::from_millis(4);
+/// Fewer rows than this are little.
+const FEW: usize = 256;
+
+/// Reads one outbox in PostgreSQL, or a shard of it, for one pipeline.
+#[derive(Debug)]
+pub struct PostgresSource {
+    shared: Arc<Shared>,
+    keeper: JoinHandle<()>,
+    /// A look that was begun, perhaps by a call that was given up.
+    looking: tokio::sync::Mutex<Option<JoinHandle<Result<bool, Trouble>>>>,
+    last_read: Mutex<Option<Instant>>,
+    last_settle: Mutex<Option<Instant>>,
+    settled: Notify,
+    hint: Hint,
+    closed: bool,
+}
+
+/// What reading, settling and keeping the lease have in common.
+#[derive(Debug)]
+struct Shared {
+    reader: Connection,
+    settler: Connection,
+    reads: Reads,
+    writes: Writes,
+    checkpoints: CheckpointQueries,
+    decoder: Decoder,
+    held: Held,
+    pipeline: String,
+    table: String,
+    types: Option<Vec<String>>,
+    progress: Progress,
+    way: Way,
+    has_xid: bool,
+    /// The database can store every character.
+    is_utf8: bool,
+    window: Mutex<Window>,
+    found: Mutex<Found>,
+    /// The position that the database has, of a cursor.
+    written: Mutex<Option<Position>>,
+}
+
+/// How fresh rows are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// By snapshots.
+    Ticks,
+    /// By looking for what is unpublished and not under way: the table says nothing about
+    /// transactions.
+    Scan,
+    /// By claiming them, beside other relays.
+    Claims,
+}
+
+/// What reading keeps from one look to the next.
+#[derive(Debug)]
+struct Found {
+    /// Records that are not handed out yet.
+    kept: VecDeque<Record>,
+    due: Due,
+    /// When everything unpublished was last looked for from the start.
+    started_over: Instant,
+}
+
+impl PostgresSource {
+    /// Connects, checks the tables, and takes the pipeline, or a shard of it, for this relay.
+    pub(super) async fn connect(options: PostgresOptions) -> Result<Self, SourceError> {
+        let hint = options.hint.clone();
+        let shared = Arc::new(open(options).await?);
+        let keeper = tokio::spawn(keep_lease(Arc::clone(&shared)));
+        Ok(Self {
+            shared,
+            keeper,
+            looking: tokio::sync::Mutex::default(),
+            last_read: Mutex::default(),
+            last_settle: Mutex::default(),
+            settled: Notify::new(),
+            hint,
+            closed: false,
+        })
+    }
+
+    /// Waits until it is worth reading again, if the last read found little just now.
+    async fn gather(&self, limit: BatchLimit) {
+        let since = lock(&self.last_read).map_or(READ_EVERY, |last_read| last_read.elapsed());
+        tokio::time::sleep(READ_EVERY.saturating_sub(since).min(limit.wait)).await;
+    }
+
+    /// Looks for rows, or waits for the look that was begun. Answers whether there may be more at
+    /// once although nothing was found.
+    async fn look(&self, limit: BatchLimit) -> Result<bool, Trouble> {
+        let mut looking = self.looking.lock().await;
+        let look = looking.get_or_insert_with(|| {
+            let shared = Arc::clone(&self.shared);
+            tokio::spawn(async move { shared.look(limit).await })
+        });
+        let looked = look.await;
+        *looking = None;
+        looked.unwrap_or_else(|_| Err(panicked()))
+    }
+}
+
+#[async_trait]
+impl Source for PostgresSource {
+    fn capabilities(&self) -> SourceCapabilities {
+        SourceCapabilities { name: "postgres", shared: self.shared.progress == Progress::Cursor }
+    }
+
+    async fn resume(&self) -> Result<Resume, SourceError> {
+        let shared = &self.shared;
+        shared.held.check()?;
+        shared.resume().await.map_err(|trouble| trouble.while_doing("read the checkpoint"))
+    }
+
+    async fn next_batch(&self, limit: BatchLimit) -> Result<Vec<Record>, SourceError> {
+        let started = Instant::now();
+        let mut pause = PAUSE_MIN;
+        loop {
+            self.shared.held.check()?;
+            if let Some(records) = self.shared.take_kept(limit) {
+                return Ok(records);
+            }
+            self.gather(limit).await;
+            // From now on: a hint during the read may be about what the read does not see.
+            let hinted = self.hint.given();
+            let found = self.look(limit).await;
+            let more = found.map_err(|trouble| trouble.while_doing("read the outbox"))?;
+            if let Some(records) = self.shared.take_kept(limit) {
+                *lock(&self.last_read) = (records.len() < FEW).then(Instant::now);
+                return Ok(records);
+            }
+            if more {
+                continue;
+            }
+            let left = limit.wait.saturating_sub(started.elapsed());
+            if left.is_zero() {
+                return Ok(Vec::new());
+            }
+            tokio::select! {
+                () = tokio::time::sleep(pause.min(left)) => {
+                    pause = (pause * 2).min(PAUSE_MAX);
+                }
+                () = self.settled.notified() => pause = PAUSE_MIN,
+                () = hinted => pause = PAUSE_MIN,
+            }
+        }
+    }
+
+    async fn settle(&self, settlements: &[Settlement]) -> Result<Settled, SourceError> {
+        let shared = &self.shared;
+        shared.held.check()?;
+        if settlements.len() < FEW {
+            let since = lock(&self.last_settle).map_or(SETTLE_EVERY, |last| last.elapsed());
+            tokio::time::sleep(SETTLE_EVERY.saturating_sub(since)).await;
+        }
+        *lock(&self.last_settle) = Some(Instant::now());
+        let settled = {
+            let (shared, settlements) = (Arc::clone(shared), settlements.to_vec());
+            tokio::spawn(async move { shared.settle(&settlements).await }).await
+        };
+        let settled = settled.unwrap_or_else(|_| Err(panicked()));
+        let settled = settled.map_err(|trouble| trouble.while_doing("settle events"))?;
+        if settlements.iter().any(|settlement| settlement.verdict != Verdict::Delivered)
+            || !settled.unblocked.is_empty()
+        {
+            lock(&shared.found).due = Due::default();
+        }
+        // Something may have been released, or come due.
+        self.settled.notify_one();
+        Ok(settled)
+    }
+
+    async fn survived(&self) -> Result<(), SourceError> {
+        let Shared { checkpoints, settler, pipeline, held, .. } = &*self.shared;
+        let survived = checkpoints.survived(settler, pipeline, held).await;
+        survived.map_err(|trouble| trouble.while_doing("write the checkpoint"))
+    }
+
+    async fn pending(&self) -> Result<bool, SourceError> {
+        self.shared.held.check()?;
+        self.shared.pending().await.map_err(|trouble| trouble.while_doing("read the outbox"))
+    }
+
+    fn lease(&self) -> Lease {
+        self.shared.held.lease()
+    }
+
+    async fn close(mut self: Box<Self>) -> Result<(), SourceError> {
+        self.keeper.abort();
+        let closed = async {
+            let Shared { checkpoints, settler, pipeline, held, .. } = &*self.shared;
+            self.shared.write_position().await?;
+            checkpoints.survived(settler, pipeline, held).await?;
+            held.release(settler).await
+        };
+        let closed = closed.await;
+        self.closed = true;
+        self.shared.reader.close().await;
+        self.shared.settler.close().await;
+        closed.map_err(|trouble| trouble.while_doing("write the checkpoint"))
+    }
+}
+
+impl Drop for PostgresSource {
+    fn drop(&mut self) {
+        self.keeper.abort();
+        // Whoever stands by need not wait for the lease to run out. But the start has not ended
+        // in an orderly way, and counts as a crash.
+        if !self.closed
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            let shared = Arc::clone(&self.shared);
+            runtime.spawn(async move {
+                if let Err(trouble) = shared.held.release(&shared.settler).await {
+                    debug!(?trouble, "the lease could not be given back and runs out");
+                }
+            });
+        }
+    }
+}
+
+impl Shared {
+    /// Whether rows are claimed beside other relays.
+    fn claims(&self) -> bool {
+        self.way == Way::Claims
+    }
+
+    fn window(&self) -> MutexGuard<'_, Window> {
+        lock(&self.window)
+    }
+
+    /// Pipeline, shard and epoch.
+    fn lease_params(&self) -> [(&(dyn ToSql + Sync), Type); 3] {
+        let Held { shard, epoch, .. } = &self.held;
+        [(&self.pipeline, Type::TEXT), (shard, Type::INT4), (epoch, Type::INT8)]
+    }
+
+    async fn resume(&self) -> Result<Resume, Trouble> {
+        let cluster = cluster::identifier(&self.settler).await?;
+        let adopts = self.has_xid && self.progress != Progress::Cursor;
+        if self.has_xid && !adopts {
+            self.refuse_foreign_rows().await?;
+        }
+        let start = Start {
+            pipeline: &self.pipeline,
+            shard: self.held.shard,
+            wanted: self.progress,
+            cluster,
+            types: self.types.as_deref(),
+            adopts,
+        };
+        let (position, crashes) = self.checkpoints.start(&self.settler, start).await?;
+        let params = [(&self.pipeline as &(dyn ToSql + Sync), Type::TEXT)];
+        let mut blocked_keys = Vec::new();
+        for row in self.settler.query(&self.reads.blocked_keys, &params).await? {
+            let (aggregate_type, aggregate_id) = (row.try_get(0)?, row.try_get(1)?);
+            blocked_keys.push(postrider::Key { aggregate_type, aggregate_id });
+        }
+        *lock(&self.written) = Some(position.clone());
+        *self.window() = Window::new(position);
+        Ok(Resume { blocked_keys, crashes })
+    }
+
+    /// A cursor cannot tell whether it has read rows that were written in another cluster.
+    async fn refuse_foreign_rows(&self) -> Result<(), Trouble> {
+        let rows = self.settler.query(&self.reads.from_the_future, &[]).await?;
+        let found: bool = rows.first().map(|row| row.try_get(0)).transpose()?.unwrap_or(false);
+        if !found {
+            return Ok(());
+        }
+        let table = &self.table;
+        let message = format!("{table} has rows that were written in another database cluster");
+        Err(SourceError::new(SourceErrorKind::Unsafe, message)
+            .with_hint(format!(
+                "make them rows of this one, which publishes them again unless published_at is \
+                 set: UPDATE {table} SET xid = pg_current_xact_id() WHERE xid >= \
+                 pg_snapshot_xmax(pg_current_snapshot())"
+            ))
+            .into())
+    }
+
+    async fn settle(&self, settlements: &[Settlement]) -> Result<Settled, Trouble> {
+        let (settling, position) = {
+            let mut window = self.window();
+            let settling = window.take(settlements);
+            let is_cursor = self.progress == Progress::Cursor;
+            (settling, is_cursor.then(|| window.frontier.position()))
+        };
+        match settle::settle(self, &settling, position.as_ref()).await {
+            Ok(settled) => {
+                *lock(&self.written) = position;
+                self.window().settled(settling);
+                Ok(settled)
+            }
+            Err(trouble) => {
+                self.window().put_back(settling);
+                Err(trouble)
+            }
+        }
+    }
+
+    async fn pending(&self) -> Result<bool, Trouble> {
+        let position = {
+            let window = self.window();
+            let is_kept = !lock(&self.found).kept.is_empty();
+            if is_kept || window.frontier.has_unsettled() || !window.is_quiet() {
+                return Ok(true);
+            }
+            match self.progress {
+                Progress::Cursor => window.frontier.position(),
+                Progress::Delete | Progress::Mark => Position::start(),
+            }
+        };
+        let Position { base, tick, seq, beyond } = position;
+        let (base, tick, beyond) = (base.to_string(), tick.to_string(), beyond.to_text());
+        let params: [(&(dyn ToSql + Sync), Type); 5] = [
+            (&self.types, Type::TEXT_ARRAY),
+            (&base, Type::TEXT),
+            (&tick, Type::TEXT),
+            (&seq, Type::INT8),
+            (&beyond, Type::TEXT),
+        ];
+        let is_so = |rows: Vec<tokio_postgres::Row>| -> Result<bool, Trouble> {
+            Ok(rows.first().map(|row| row.try_get(0)).transpose()?.unwrap_or(false))
+        };
+        if is_so(self.settler.query(&self.reads.pending, &params).await?)? {
+            return Ok(true);
+        }
+        let pipeline = [(&self.pipeline as &(dyn ToSql + Sync), Type::TEXT)];
+        is_so(self.settler.query(&self.reads.set_aside_pending, &pipeline).await?)
+    }
+
+    /// Writes a cursor's position, if it has moved without a settlement.
+    async fn write_position(&self) -> Result<(), Trouble> {
+        if self.progress != Progress::Cursor {
+            return Ok(());
+        }
+        let position = self.window().frontier.position();
+        if lock(&self.written).as_ref() == Some(&position) {
+            return Ok(());
+        }
+        settle::settle(self, &[], Some(&position)).await?;
+        *lock(&self.written) = Some(position);
+        Ok(())
+    }
+}
+
+/// Renews the lease until it is lost or given back.
+async fn keep_lease(shared: Arc<Shared>) {
+    let mut every = tokio::time::interval(shared.held.renew_every());
+    every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    every.tick().await;
+    loop {
+        every.tick().await;
+        match shared.held.renew(&shared.settler).await {
+            Ok(true) => {}
+            Ok(false) => return,
+            Err(trouble) => {
+                let error = trouble.while_doing("renew the lease").details();
+                warn!(pipeline = shared.pipeline, error, "the lease runs out unless it is renewed");
+                every.reset_after(shared.held.renew_every() / 5);
+            }
+        }
+    }
+}
+
+async fn open(options: PostgresOptions) -> Result<Shared, SourceError> {
+    let PostgresOptions { location, table: name, pipeline, progress, matching, .. } = options;
+    let reader = Connection::new(location.clone(), &format!("{pipeline} reads"));
+    let settler = Connection::new(location, &format!("{pipeline} settles"));
+    let shard = options.shard;
+    let opened = async {
+        let table = table::read(&settler, &name, &options.columns).await?;
+        table.refuse_unsuitable(&name, progress)?;
+        let side_by_side = options.ordering == Ordering::None && progress != Progress::Cursor;
+        let checkpoints = CheckpointQueries::new(&table, &name, shard);
+        let shards = if side_by_side { 0 } else { i32::try_from(shard.of).unwrap_or(i32::MAX) };
+        let index = i32::try_from(shard.index).unwrap_or(i32::MAX);
+        let claimant =
+            Claimant { pipeline: pipeline.clone(), relay: options.relay, duration: options.lease };
+        let mut tx = settler.begin().await?;
+        let sql = LeaseQueries::new(&name);
+        sql.lock(&mut tx).await?;
+        checkpoints.enter(&mut tx, &pipeline, shards, progress).await?;
+        let wanted = (!side_by_side).then_some(index);
+        let held = match lease::take(&mut tx, sql, claimant, wanted).await? {
+            Taken::Held(held) => *held,
+            Taken::By(owner) => {
+                tx.commit().await?;
+                return Err(held_by_another(&pipeline, index, shards, owner).into());
+            }
+        };
+        checkpoints.create(&mut tx, &pipeline, (held.shard, shards), progress).await?;
+        tx.commit().await?;
+        let is_utf8 = settler.query(IS_UTF8, &[]).await?;
+        let is_utf8 = is_utf8.first().map(|row| row.try_get(0)).transpose()?.unwrap_or(false);
+        Ok((table, checkpoints, held, side_by_side, is_utf8))
+    };
+    let opened: Result<_, Trouble> = opened.await;
+    let (table, checkpoints, held, side_by_side, is_utf8) =
+        opened.map_err(|trouble| trouble.while_doing("open the outbox"))?;
+    for index in table.missing_indexes(progress) {
+        warn!(pipeline, index, "every look goes through the whole outbox; make this index");
+    }
+    let has_xid = table.has("xid");
+    Ok(Shared {
+        reads: Reads::new(&table, &name, shard),
+        writes: Writes::new(&table, &name),
+        checkpoints,
+        decoder: Decoder { derives_ids: table.derives_ids() },
+        is_utf8,
+        held,
+        pipeline,
+        table: name.to_string(),
+        types: matching,
+        progress,
+        way: match (side_by_side, has_xid) {
+            (true, _) => Way::Claims,
+            (false, true) => Way::Ticks,
+            (false, false) => Way::Scan,
+        },
+        has_xid,
+        window: Mutex::new(Window::new(Position::start())),
+        found: Mutex::new(Found {
+            kept: VecDeque::new(),
+            due: Due::default(),
+            started_over: Instant::now(),
+        }),
+        written: Mutex::default(),
+        reader,
+        settler,
+    })
+}
+
+fn held_by_another(pipeline: &str, shard: i32, shards: i32, owner: Option<String>) -> SourceError {
+    let part = if shards > 1 { format!(" (shard {shard})") } else { String::new() };
+    let owner = owner.unwrap_or_else(|| "another relay".to_owned());
+    let message = format!("{owner} runs pipeline {pipeline:?}{part}; standing by");
+    SourceError::new(SourceErrorKind::Unavailable, message)
+}
+
+fn panicked() -> Trouble {
+    SourceError::new(SourceErrorKind::Unsafe, "the source has panicked")
+        .with_hint("start the relay again and report this, with the log")
+        .into()
+}
+
+/// Takes as many records as the limit allows.
+fn take(kept: &mut VecDeque<Record>, limit: BatchLimit) -> Vec<Record> {
+    let mut room = Room::new(limit);
+    let fits = kept.iter().take_while(|record| room.take(record.size_bytes())).count();
+    kept.drain(..fits).collect()
+}
+
+/// Nothing panics while these are held, and what they guard is whole at any time.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,411 @@
+//! How a pipeline keeps its progress, and how it changes from one way to another.
+//!
+//! The way is written in the pipeline's checkpoint, one row for each shard. `mark` and `delete`
+//! keep progress in the rows, so they belong to one pipeline per outbox: [`refuse_others`]
+//! refuses what would lose events.
+//!
+//! A row that is marked is done, whichever the way. So changing the way must only see to what is
+//! not marked:
+//!
+//! - `mark` ↔ `delete`: both mean that a row which is there and not marked is to be published.
+//! - `mark` or `delete` → `cursor`: the cursor starts where nothing was seen.
+//! - `cursor` → `mark` or `delete`: the new way is written down first, and the position stays
+//!   beside it. Then rows behind the position are marked, a stretch at a time, and the position
+//!   is cleared. A start that finds a position beside `mark` or `delete` goes on with that.
+//!
+//! A cursor's position is worth something in the database cluster where it was made, and
+//! nowhere else: transactions of another one are numbered differently. So it is refused there.
+
+use postrider::schema::TableName;
+use tokio_postgres::types::{ToSql, Type};
+use tracing::warn;
+
+use super::connection::{Connection, Transaction};
+use super::error::Trouble;
+use super::frontier::{Position, Ranges};
+use super::lease::Held;
+use super::queries::of_shard;
+use super::settle::answer;
+use super::snapshot::Snapshot;
+use super::table::Table;
+use crate::source::{SourceError, SourceErrorKind};
+use crate::sources::{Progress, Shard};
+
+/// How many rows are marked in one statement, so that writers get in between.
+const STRETCH: i64 = 10_000;
+
+type Param<'p> = (&'p (dyn ToSql + Sync), Type);
+
+/// The statements about checkpoints.
+#[derive(Debug)]
+pub(super) struct CheckpointQueries {
+    table: String,
+    /// `$1` pipeline: how the other pipelines keep their progress.
+    others: String,
+    /// `$1` pipeline, `$2` shard, `$3` shards, `$4` progress: a first checkpoint, unless there is
+    /// one.
+    create: String,
+    /// `$1` pipeline, `$2` shards: how many shards there were, if they were another number, and
+    /// whether a relay still reads one.
+    other_shards: String,
+    /// `$1` pipeline, `$2` shards: goes on from the earliest of the shards that there were.
+    reshard: String,
+    /// `$1` pipeline, `$2` shards: forgets the shards that there are no more.
+    drop_shards: String,
+    /// `$1` pipeline, `$2` shard: progress and position.
+    get: String,
+    /// `$1` pipeline, `$2` shard, `$3` progress.
+    set_progress: String,
+    /// `$1` pipeline, `$2` shard: there is nothing behind the position.
+    clear: String,
+    /// `$1` pipeline, `$2` shard, `$3` cluster: counts a start; answers how many there were before.
+    started: String,
+    /// `$1` pipeline, `$2` shard, `$3` epoch: forgets the starts.
+    survived: String,
+    /// `$1` after, `$2` limit, `$3` types, `$4` base, `$5` tick, `$6` position, `$7` beyond: marks
+    /// what is behind a position; answers up to where.
+    mark_behind: String,
+    /// Whether there are rows that were written in another cluster.
+    has_foreign: String,
+    /// They become rows of this one. It takes rights that a relay needs for nothing else.
+    adopt: String,
+}
+
+impl CheckpointQueries {
+    pub(super) fn new(table: &Table, outbox: &TableName, shard: Shard) -> Self {
+        let (name, seq) = (table.quoted(), table.select("o", "seq"));
+        let checkpoints = outbox.checkpoints().quoted();
+        let leases = outbox.leases().quoted();
+        let xid = table.select("o", "xid");
+        let published = table.name("published_at");
+        let aggregate_type = table.text("o", "aggregate_type");
+        let of_shard = of_shard(shard, &aggregate_type, &table.text("o", "aggregate_id"));
+        let snapshot = |parameter: &str| format!("(SELECT {parameter}::text::pg_snapshot)");
+        let this = "pipeline = $1 AND shard = $2";
+        Self {
+            table: outbox.to_string(),
+            others: format!(
+                "SELECT DISTINCT pipeline, progress FROM {checkpoints} WHERE pipeline <> $1
+                 ORDER BY pipeline"
+            ),
+            create: format!(
+                "INSERT INTO {checkpoints} (pipeline, shard, shards, progress)
+                 VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING"
+            ),
+            other_shards: format!(
+                "SELECT c.shards, bool_or(l.expires_at > clock_timestamp()) IS TRUE
+                 FROM {checkpoints} AS c LEFT JOIN {leases} AS l USING (pipeline, shard)
+                 WHERE c.pipeline = $1 AND c.shards <> $2 GROUP BY c.shards"
+            ),
+            reshard: format!(
+                "WITH old AS MATERIALIZED (SELECT * FROM {checkpoints} WHERE pipeline = $1),
+                 earliest AS (
+                   SELECT progress, base, system_id FROM old
+                   ORDER BY pg_snapshot_xmax(base) NULLS FIRST, pg_snapshot_xmin(base) LIMIT 1
+                 ), beyond AS (SELECT range_agg(r) AS beyond FROM old, unnest(beyond) AS r)
+                 INSERT INTO {checkpoints} (pipeline, shard, shards, progress, base, tick, beyond,
+                   system_id)
+                 SELECT $1, s, $2, progress, base, base, coalesce(beyond.beyond, '{{}}'), system_id
+                 FROM earliest, beyond, generate_series(0, $2 - 1) AS s
+                 ON CONFLICT (pipeline, shard) DO UPDATE SET shards = excluded.shards,
+                   base = excluded.base, tick = excluded.tick, position = 0,
+                   beyond = excluded.beyond, crashes = 0"
+            ),
+            drop_shards: format!("DELETE FROM {checkpoints} WHERE pipeline = $1 AND shard >= $2"),
+            get: format!(
+                "SELECT progress, base::text, tick::text, position, beyond::text, system_id,
+                   pg_snapshot_xmax(pg_current_snapshot())::text
+                 FROM {checkpoints} WHERE {this}"
+            ),
+            set_progress: format!(
+                "UPDATE {checkpoints} SET progress = $3, updated_at = clock_timestamp() WHERE {this}"
+            ),
+            clear: format!(
+                "UPDATE {checkpoints} SET base = NULL, tick = NULL, position = 0, beyond = '{{}}',
+                 updated_at = clock_timestamp() WHERE {this}"
+            ),
+            started: format!(
+                "UPDATE {checkpoints} SET crashes = crashes + 1, system_id = $3,
+                 updated_at = clock_timestamp() WHERE {this} RETURNING crashes - 1"
+            ),
+            survived: format!(
+                "UPDATE {checkpoints} SET crashes = 0, updated_at = clock_timestamp() WHERE {this}
+                 AND EXISTS (SELECT FROM {leases} WHERE {this} AND epoch = $3)"
+            ),
+            mark_behind: format!(
+                "WITH behind AS MATERIALIZED (
+                   SELECT {seq}::bigint AS seq FROM {name} AS o
+                   WHERE o.{published} IS NULL AND {seq} > $1
+                   AND ($3::text[] IS NULL OR {aggregate_type} = ANY($3)){of_shard}
+                   AND (pg_visible_in_snapshot({xid}, {})
+                     OR pg_visible_in_snapshot({xid}, {}) AND {seq} <= $6
+                     OR {seq}::bigint <@ $7::text::int8multirange)
+                   ORDER BY {seq} LIMIT $2
+                 ), marked AS (
+                   UPDATE {name} AS o SET {published} = clock_timestamp()
+                   WHERE {seq} = ANY(ARRAY(SELECT seq FROM behind)) AND o.{published} IS NULL
+                 )
+                 SELECT max(seq) FROM behind",
+                snapshot("$4"),
+                snapshot("$5")
+            ),
+            has_foreign: format!(
+                "SELECT EXISTS (SELECT FROM {name} AS o
+                 WHERE {xid} >= pg_snapshot_xmax(pg_current_snapshot()))"
+            ),
+            adopt: format!(
+                "UPDATE {name} AS o SET {} = pg_current_xact_id()
+                 WHERE {xid} >= pg_snapshot_xmax(pg_current_snapshot())",
+                table.name("xid")
+            ),
+        }
+    }
+
+    /// Enters the pipeline among those that read the outbox, unless it does not go with them.
+    /// `shards` is 0 where relays read side by side.
+    pub(super) async fn enter(
+        &self,
+        tx: &mut Transaction<'_>,
+        pipeline: &str,
+        shards: i32,
+        progress: Progress,
+    ) -> Result<(), Trouble> {
+        self.refuse_others(tx, pipeline, progress).await?;
+        let params: [Param<'_>; 2] = [(&pipeline, Type::TEXT), (&shards, Type::INT4)];
+        let mut changed = false;
+        for row in tx.query(&self.other_shards, &params).await? {
+            let (before, is_read): (i32, bool) = (row.try_get(0)?, row.try_get(1)?);
+            if is_read {
+                return Err(other_shards(pipeline, before, shards).into());
+            }
+            warn!(pipeline, before, shards, "the number of shards was changed");
+            changed = true;
+        }
+        if changed {
+            tx.execute(&self.reshard, &params).await?;
+            tx.execute(&self.drop_shards, &params).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes a checkpoint, unless there is one.
+    pub(super) async fn create(
+        &self,
+        tx: &mut Transaction<'_>,
+        pipeline: &str,
+        (shard, shards): (i32, i32),
+        progress: Progress,
+    ) -> Result<(), Trouble> {
+        let params: [Param<'_>; 4] = [
+            (&pipeline, Type::TEXT),
+            (&shard, Type::INT4),
+            (&shards, Type::INT4),
+            (&progress.as_str(), Type::TEXT),
+        ];
+        tx.execute(&self.create, &params).await?;
+        Ok(())
+    }
+
+    async fn refuse_others(
+        &self,
+        tx: &mut Transaction<'_>,
+        pipeline: &str,
+        progress: Progress,
+    ) -> Result<(), Trouble> {
+        for row in tx.query(&self.others, &[(&pipeline, Type::TEXT)]).await? {
+            let (other, other_progress): (&str, &str) = (row.try_get(0)?, row.try_get(1)?);
+            if progress != Progress::Cursor || other_progress != Progress::Cursor.as_str() {
+                let table = &self.table;
+                let message = format!(
+                    "pipeline {pipeline:?} cannot keep its progress by {progress}: \
+                     pipeline {other:?} reads {table} by {other_progress}"
+                );
+                return Err(SourceError::new(SourceErrorKind::Misconfigured, message)
+                    .with_hint(format!(
+                        "write progress = \"cursor\" in both; if {other:?} is no longer used, \
+                         remove its rows from {table}_checkpoints"
+                    ))
+                    .into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Finds out where to start, after changing the way of progress if need be, and counts the
+    /// start. Answers how many there were before it that ended badly.
+    pub(super) async fn start(
+        &self,
+        connection: &Connection,
+        start: Start<'_>,
+    ) -> Result<(Position, u32), Trouble> {
+        let Start { pipeline, shard, wanted, cluster, types, .. } = start;
+        let this: [Param<'_>; 2] = [(&pipeline, Type::TEXT), (&shard, Type::INT4)];
+        let rows = connection.query(&self.get, &this).await?;
+        let row = rows.first().ok_or_else(|| self.checkpoint_is_gone(pipeline))?;
+        let recorded: &str = row.try_get(0)?;
+        let Some(recorded) = Progress::from_name(recorded) else {
+            let message = format!(
+                "the checkpoint of pipeline {pipeline:?} says progress {recorded:?}, which is \
+                 unknown here"
+            );
+            return Err(SourceError::new(SourceErrorKind::Unsafe, message)
+                .with_hint("upgrade postrider, or undo what was changed by hand")
+                .into());
+        };
+        let position = position(row)?;
+        if let Some(position) = &position {
+            self.refuse_other_cluster(pipeline, cluster, position, row)?;
+        }
+        if recorded != wanted {
+            let mut tx = connection.begin().await?;
+            self.refuse_others(&mut tx, pipeline, wanted).await?;
+            let progress = wanted.as_str();
+            let set: [Param<'_>; 3] =
+                [(&pipeline, Type::TEXT), (&shard, Type::INT4), (&progress, Type::TEXT)];
+            tx.execute(&self.set_progress, &set).await?;
+            tx.commit().await?;
+        }
+        let position = match (wanted, position) {
+            (Progress::Cursor, position) => position.unwrap_or_else(Position::start),
+            (Progress::Delete | Progress::Mark, None) => Position::start(),
+            (Progress::Delete | Progress::Mark, Some(position)) => {
+                self.mark_behind(connection, &position, types).await?;
+                connection.execute(&self.clear, &this).await?;
+                Position::start()
+            }
+        };
+        if start.adopts && answer(&connection.query(&self.has_foreign, &[]).await?)? {
+            let adopted = connection.execute(&self.adopt, &[]).await?;
+            warn!(pipeline, adopted, "found rows that were written in another database cluster");
+        }
+        let params: [Param<'_>; 3] =
+            [(&pipeline, Type::TEXT), (&shard, Type::INT4), (&cluster, Type::INT8)];
+        let rows = connection.query(&self.started, &params).await?;
+        let row = rows.first().ok_or_else(|| self.checkpoint_is_gone(pipeline))?;
+        let crashes: i32 = row.try_get(0)?;
+        Ok((position, u32::try_from(crashes).unwrap_or(0)))
+    }
+
+    /// Marks what a cursor has behind it.
+    async fn mark_behind(
+        &self,
+        connection: &Connection,
+        position: &Position,
+        types: Option<&[String]>,
+    ) -> Result<(), Trouble> {
+        let Position { base, tick, seq, beyond } = position;
+        let (base, tick, beyond) = (base.to_string(), tick.to_string(), beyond.to_text());
+        let mut after = i64::MIN;
+        loop {
+            let params: [Param<'_>; 7] = [
+                (&after, Type::INT8),
+                (&STRETCH, Type::INT8),
+                (&types, Type::TEXT_ARRAY),
+                (&base, Type::TEXT),
+                (&tick, Type::TEXT),
+                (seq, Type::INT8),
+                (&beyond, Type::TEXT),
+            ];
+            let rows = connection.query(&self.mark_behind, &params).await?;
+            match rows.first().map(|row| row.try_get::<_, Option<i64>>(0)).transpose()?.flatten() {
+                Some(last) => after = last,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Forgets earlier starts.
+    pub(super) async fn survived(
+        &self,
+        connection: &Connection,
+        pipeline: &str,
+        held: &Held,
+    ) -> Result<(), Trouble> {
+        let params: [Param<'_>; 3] =
+            [(&pipeline, Type::TEXT), (&held.shard, Type::INT4), (&held.epoch, Type::INT8)];
+        connection.execute(&self.survived, &params).await?;
+        Ok(())
+    }
+
+    fn refuse_other_cluster(
+        &self,
+        pipeline: &str,
+        cluster: Option<i64>,
+        position: &Position,
+        row: &tokio_postgres::Row,
+    ) -> Result<(), Trouble> {
+        let recorded: Option<i64> = row.try_get(5)?;
+        let now: u64 = row.try_get::<_, &str>(6)?.parse().unwrap_or(u64::MAX);
+        let is_another =
+            recorded.zip(cluster).is_some_and(|(recorded, cluster)| recorded != cluster);
+        if !is_another && position.tick.xmax() <= now && position.base.xmax() <= now {
+            return Ok(());
+        }
+        let table = &self.table;
+        let message = format!(
+            "the cursor of pipeline {pipeline:?} was made in another database cluster: it says \
+             nothing about the rows here"
+        );
+        let name = pipeline.replace('\'', "''");
+        Err(SourceError::new(SourceErrorKind::Unsafe, message)
+            .with_hint(format!(
+                "after pg_upgrade, which keeps transaction numbers: UPDATE {table}_checkpoints SET \
+                 system_id = NULL WHERE pipeline = '{name}'; after a restore: DELETE FROM \
+                 {table}_checkpoints WHERE pipeline = '{name}', which publishes everything that \
+                 is in {table} again"
+            ))
+            .into())
+    }
+
+    /// Somebody removed the checkpoint while the pipeline ran.
+    pub(super) fn checkpoint_is_gone(&self, pipeline: &str) -> SourceError {
+        let table = &self.table;
+        let message =
+            format!("the checkpoint of pipeline {pipeline:?} was removed from {table}_checkpoints");
+        SourceError::new(SourceErrorKind::Unsafe, message)
+            .with_hint("start the relay again: it makes a new checkpoint")
+    }
+}
+
+/// What a start has to know.
+#[derive(Clone, Copy)]
+pub(super) struct Start<'s> {
+    pub(super) pipeline: &'s str,
+    pub(super) shard: i32,
+    /// The way that the configuration asks for.
+    pub(super) wanted: Progress,
+    /// The database cluster, if it can be told.
+    pub(super) cluster: Option<i64>,
+    pub(super) types: Option<&'s [String]>,
+    /// Rows written in another cluster are to become rows of this one.
+    pub(super) adopts: bool,
+}
+
+fn position(row: &tokio_postgres::Row) -> Result<Option<Position>, Trouble> {
+    let snapshot = |index: usize| -> Result<Option<Snapshot>, Trouble> {
+        let text: Option<&str> = row.try_get(index)?;
+        let parsed = text.map(str::parse).transpose();
+        parsed.map_err(|_| {
+            let message = "the checkpoint holds a snapshot that cannot be read";
+            SourceError::new(SourceErrorKind::Unsafe, message).into()
+        })
+    };
+    let (Some(base), Some(tick)) = (snapshot(1)?, snapshot(2)?) else {
+        return Ok(None);
+    };
+    // What cannot be read is left out: its events are repeated.
+    let beyond = Ranges::from_text(row.try_get(4)?).unwrap_or_default();
+    Ok(Some(Position { base, tick, seq: row.try_get(3)?, beyond }))
+}
+
+fn other_shards(pipeline: &str, before: i32, shards: i32) -> SourceError {
+    let say = |shards: i32| match shards {
+        0 => "ordering = \"none\"".to_owned(),
+        shards => format!("shards = {shards}"),
+    };
+    let (before, shards) = (say(before), say(shards));
+    let message =
+        format!("relays still run pipeline {pipeline:?} with {before}, and this one has {shards}");
+    SourceError::new(SourceErrorKind::Unavailable, message)
+        .with_hint("stop those relays, or configure all of them alike")
+}

@@ -1,0 +1,394 @@
+//! How far a cursor may move.
+//!
+//! Rows are read in ticks. A tick is what became visible between two snapshots, in the order of
+//! `seq`; a large one is read in pages. Rows are settled in any order. What may be written down
+//! (a [`Position`]) is where the first tick with an unsettled row stands, how far that one is
+//! settled without a gap, and the numbers that are settled beyond. After a restart everything
+//! else is read again, and nothing but that.
+//!
+//! Numbers beyond are kept one by one, as ranges only where they follow each other: a number
+//! between two settled ones may belong to a transaction that has not committed yet.
+
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+
+use super::snapshot::Snapshot;
+
+/// The most rows between the first unsettled one and the last one read.
+const ROWS_MAX: usize = 100_000;
+
+/// How far a pipeline has come, as its checkpoint says it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Position {
+    /// Everything that it sees is settled.
+    pub(super) base: Snapshot,
+    /// Of what it sees, everything up to `seq` is settled.
+    pub(super) tick: Snapshot,
+    pub(super) seq: i64,
+    /// Numbers that are settled besides.
+    pub(super) beyond: Ranges,
+}
+
+impl Position {
+    /// Where everything is still to be read.
+    pub(super) fn start() -> Self {
+        Self {
+            base: Snapshot::nothing(),
+            tick: Snapshot::nothing(),
+            seq: 0,
+            beyond: Ranges::default(),
+        }
+    }
+}
+
+/// Sets of numbers, as ranges in order that do not touch. Its text is that of PostgreSQL's
+/// `int8multirange`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Ranges(Vec<(i64, i64)>);
+
+impl Ranges {
+    /// The numbers, in any order.
+    fn of(mut numbers: Vec<i64>) -> Self {
+        numbers.sort_unstable();
+        let mut ranges: Vec<(i64, i64)> = Vec::new();
+        for number in numbers {
+            match ranges.last_mut() {
+                Some((_, last)) if number <= last.saturating_add(1) => *last = number,
+                _ => ranges.push((number, number)),
+            }
+        }
+        Self(ranges)
+    }
+
+    fn contains(&self, number: i64) -> bool {
+        let index = self.0.partition_point(|(_, last)| *last < number);
+        self.0.get(index).is_some_and(|(first, _)| *first <= number)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Both together.
+    fn union(mut self, other: &Self) -> Self {
+        self.0.extend(&other.0);
+        self.0.sort_unstable();
+        let mut ranges: Vec<(i64, i64)> = Vec::new();
+        for (first, last) in self.0 {
+            match ranges.last_mut() {
+                Some((_, before)) if first <= before.saturating_add(1) => {
+                    *before = last.max(*before);
+                }
+                _ => ranges.push((first, last)),
+            }
+        }
+        Self(ranges)
+    }
+
+    /// As PostgreSQL writes it: `{[1,4),[7,8)}`.
+    pub(super) fn to_text(&self) -> String {
+        let mut text = String::from("{");
+        for (index, (first, last)) in self.0.iter().enumerate() {
+            let comma = if index == 0 { "" } else { "," };
+            write!(text, "{comma}[{first},{})", last + 1).expect("a string takes everything");
+        }
+        text.push('}');
+        text
+    }
+
+    /// Reads what PostgreSQL wrote; `None` if it is something else.
+    pub(super) fn from_text(text: &str) -> Option<Self> {
+        let inner = text.strip_prefix('{')?.strip_suffix('}')?;
+        let mut ranges = Vec::new();
+        for range in inner.split("),").filter(|range| !range.is_empty()) {
+            let range = range.strip_prefix('[')?;
+            let (first, end) = range.strip_suffix(')').unwrap_or(range).split_once(',')?;
+            ranges.push((first.parse().ok()?, end.parse::<i64>().ok()?.checked_sub(1)?));
+        }
+        Some(Self(ranges))
+    }
+}
+
+/// A tick that has unsettled rows, or is not read to its end.
+#[derive(Debug)]
+struct Tick {
+    from: Snapshot,
+    to: Snapshot,
+    /// Read up to here; everything before the first of `rows` is settled or passed over.
+    read_to: i64,
+    /// There is no more to read of it.
+    is_read: bool,
+    /// Rows in order, and whether they are settled.
+    rows: VecDeque<(i64, bool)>,
+}
+
+impl Tick {
+    fn is_done(&self) -> bool {
+        self.is_read && self.rows.iter().all(|(_, settled)| *settled)
+    }
+
+    /// How far it is settled without a gap.
+    fn settled_to(&self) -> i64 {
+        let unsettled = self.rows.iter().find(|(_, settled)| !settled);
+        unsettled.map_or(self.read_to, |(seq, _)| seq - 1)
+    }
+}
+
+/// Which tick a row belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TickNumber(u64);
+
+impl TickNumber {
+    /// Of a row that was not found in a tick.
+    pub(super) const NONE: Self = Self(u64::MAX);
+}
+
+#[derive(Debug)]
+pub(super) struct Frontier {
+    ticks: VecDeque<Tick>,
+    /// The number of the first of `ticks`.
+    first: u64,
+    /// Everything that it sees was read.
+    seen: Snapshot,
+    /// Numbers that were settled before the start and have not been met again.
+    before: Ranges,
+    /// Of `ticks`, those that were opened before the start.
+    opened_before: u64,
+    rows: usize,
+}
+
+impl Frontier {
+    /// Goes on from a position.
+    pub(super) fn new(position: Position) -> Self {
+        let Position { base, tick, seq, beyond } = position;
+        let mut frontier = Self {
+            ticks: VecDeque::new(),
+            first: 0,
+            seen: base.clone(),
+            before: beyond,
+            opened_before: 0,
+            rows: 0,
+        };
+        if base != tick {
+            frontier.open(tick, seq);
+            frontier.opened_before = 1;
+        }
+        frontier
+    }
+
+    /// What was read already: a new tick begins there.
+    pub(super) fn seen(&self) -> &Snapshot {
+        &self.seen
+    }
+
+    /// The tick that is not read to its end: from, to, and after which number to go on.
+    pub(super) fn reading(&self) -> Option<(&Snapshot, &Snapshot, i64)> {
+        let tick = self.ticks.back().filter(|tick| !tick.is_read)?;
+        Some((&tick.from, &tick.to, tick.read_to))
+    }
+
+    /// Begins a tick up to a snapshot, after a number.
+    pub(super) fn open(&mut self, to: Snapshot, after: i64) {
+        debug_assert!(self.reading().is_none(), "one tick is read at a time");
+        let from = std::mem::replace(&mut self.seen, to.clone());
+        self.ticks.push_back(Tick {
+            from,
+            to,
+            read_to: after,
+            is_read: false,
+            rows: VecDeque::new(),
+        });
+    }
+
+    /// A row of the tick that is being read. `None` if it was settled before the start.
+    pub(super) fn row(&mut self, seq: i64) -> Option<TickNumber> {
+        let settled = self.before.contains(seq);
+        let number = TickNumber(self.first + self.ticks.len() as u64 - 1);
+        let tick = self.ticks.back_mut().expect("a row belongs to an open tick");
+        debug_assert!(seq > tick.read_to, "rows of a tick are read in order");
+        tick.rows.push_back((seq, settled));
+        tick.read_to = seq;
+        self.rows += 1;
+        (!settled).then_some(number)
+    }
+
+    /// The tick that is being read has no more rows.
+    pub(super) fn end_tick(&mut self) {
+        if let Some(tick) = self.ticks.back_mut() {
+            tick.is_read = true;
+        }
+        if self.first + self.ticks.len() as u64 > self.opened_before {
+            // Whatever was settled before the start was visible by now.
+            self.before = Ranges::default();
+        }
+        self.trim();
+    }
+
+    /// How many more rows may be read.
+    pub(super) fn room(&self) -> usize {
+        ROWS_MAX.saturating_sub(self.rows)
+    }
+
+    /// Whether a row is read and not settled, or left to be read of a tick.
+    pub(super) fn has_unsettled(&self) -> bool {
+        self.ticks.iter().any(|tick| tick.rows.iter().any(|(_, settled)| !settled))
+    }
+
+    /// Notes that a row is settled, or (if that could not be written) that it is not.
+    pub(super) fn set_settled(&mut self, tick: TickNumber, seq: i64, settled: bool) {
+        let index = tick.0.checked_sub(self.first).and_then(|index| usize::try_from(index).ok());
+        let Some(tick) = index.and_then(|index| self.ticks.get_mut(index)) else {
+            return;
+        };
+        if let Ok(index) = tick.rows.binary_search_by_key(&seq, |(seq, _)| *seq) {
+            tick.rows[index].1 = settled;
+        }
+    }
+
+    /// What may be written down.
+    pub(super) fn position(&self) -> Position {
+        let mut open = self.ticks.iter().skip_while(|tick| tick.is_done());
+        let Some(first) = open.next() else {
+            return Position {
+                base: self.seen.clone(),
+                tick: self.seen.clone(),
+                seq: 0,
+                beyond: self.before.clone(),
+            };
+        };
+        let seq = first.settled_to();
+        let rest = first.rows.iter().filter(|(row, _)| *row > seq);
+        let rows = rest.chain(open.flat_map(|tick| &tick.rows));
+        let settled = rows.filter(|(_, settled)| *settled).map(|(row, _)| *row).collect();
+        let mut beyond = Ranges::of(settled);
+        if !self.before.is_empty() {
+            beyond = beyond.union(&self.before);
+        }
+        Position { base: first.from.clone(), tick: first.to.clone(), seq, beyond }
+    }
+
+    /// Forgets what is behind the position, once that is written.
+    pub(super) fn trim(&mut self) {
+        while let Some(tick) = self.ticks.front_mut() {
+            while tick.rows.front().is_some_and(|(_, settled)| *settled) {
+                tick.rows.pop_front();
+                self.rows -= 1;
+            }
+            if !tick.is_read || !tick.rows.is_empty() {
+                return;
+            }
+            self.ticks.pop_front();
+            self.first += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn snapshot(xmax: u64) -> Snapshot {
+        format!("{xmax}:{xmax}:").parse().unwrap()
+    }
+
+    fn tick(frontier: &mut Frontier, to: u64, rows: &[i64]) -> Vec<Option<TickNumber>> {
+        frontier.open(snapshot(to), 0);
+        let rows = rows.iter().map(|seq| frontier.row(*seq)).collect();
+        frontier.end_tick();
+        rows
+    }
+
+    #[test]
+    fn it_stops_before_the_first_unsettled_row() {
+        let mut frontier = Frontier::new(Position::start());
+        let one = tick(&mut frontier, 10, &[3, 5, 8]);
+        let two = tick(&mut frontier, 20, &[4, 9, 10]);
+        frontier.set_settled(one[0].unwrap(), 3, true);
+        frontier.set_settled(two[1].unwrap(), 9, true);
+        frontier.set_settled(two[2].unwrap(), 10, true);
+        let position = frontier.position();
+        assert_eq!((position.base, position.tick), (Snapshot::nothing(), snapshot(10)));
+        assert_eq!((position.seq, position.beyond.to_text().as_str()), (4, "{[9,11)}"));
+        frontier.trim();
+        frontier.set_settled(one[1].unwrap(), 5, true);
+        frontier.set_settled(one[2].unwrap(), 8, true);
+        let position = frontier.position();
+        assert_eq!((position.base, position.tick), (snapshot(10), snapshot(20)));
+        assert_eq!((position.seq, position.beyond.to_text().as_str()), (3, "{[9,11)}"));
+        frontier.set_settled(two[0].unwrap(), 4, true);
+        frontier.trim();
+        let position = frontier.position();
+        assert_eq!((position.base, position.tick), (snapshot(20), snapshot(20)));
+        assert!(!frontier.has_unsettled() && frontier.room() == ROWS_MAX);
+    }
+
+    #[test]
+    fn a_page_of_a_tick_moves_the_position_within_it() {
+        let mut frontier = Frontier::new(Position::start());
+        frontier.open(snapshot(10), 0);
+        let rows: Vec<_> = (1..=4).map(|seq| frontier.row(seq).unwrap()).collect();
+        for (seq, row) in (1..=4).zip(&rows) {
+            frontier.set_settled(*row, seq, true);
+        }
+        let position = frontier.position();
+        assert_eq!((position.seq, position.tick.clone()), (4, snapshot(10)));
+        frontier.trim();
+        assert_eq!(frontier.position(), position);
+        assert_eq!(frontier.reading(), Some((&Snapshot::nothing(), &snapshot(10), 4)));
+    }
+
+    /// A number between two settled ones may be that of a transaction that is still open.
+    #[test]
+    fn gaps_are_never_taken_for_settled() {
+        let mut frontier = Frontier::new(Position::start());
+        let rows = tick(&mut frontier, 10, &[1, 5, 7]);
+        frontier.set_settled(rows[1].unwrap(), 5, true);
+        frontier.set_settled(rows[2].unwrap(), 7, true);
+        assert_eq!(frontier.position().beyond.to_text(), "{[5,6),[7,8)}");
+    }
+
+    #[test]
+    fn what_was_settled_beyond_is_not_read_again_after_a_restart() {
+        let mut frontier = Frontier::new(Position::start());
+        let one = tick(&mut frontier, 10, &[1, 2, 3, 4]);
+        let two = tick(&mut frontier, 20, &[7, 8]);
+        frontier.set_settled(one[0].unwrap(), 1, true);
+        frontier.set_settled(one[2].unwrap(), 3, true);
+        frontier.set_settled(two[0].unwrap(), 7, true);
+        let position = frontier.position();
+        let mut again = Frontier::new(position.clone());
+        assert_eq!(again.position(), position, "nothing was read yet");
+        assert_eq!(again.reading(), Some((&Snapshot::nothing(), &snapshot(10), 1)));
+        assert!(again.row(2).is_some());
+        assert!(again.row(3).is_none(), "it was settled");
+        assert!(again.row(4).is_some());
+        again.end_tick();
+        assert_eq!(again.position().beyond.to_text(), "{[3,4),[7,8)}");
+        again.open(snapshot(30), 0);
+        assert!(again.row(7).is_none());
+        assert!(again.row(8).is_some());
+        again.end_tick();
+        assert_eq!(again.position().beyond.to_text(), "{[3,4),[7,8)}");
+    }
+
+    #[test]
+    fn a_settlement_that_was_not_written_is_taken_back() {
+        let mut frontier = Frontier::new(Position::start());
+        let rows = tick(&mut frontier, 10, &[1]);
+        frontier.set_settled(rows[0].unwrap(), 1, true);
+        assert_eq!(frontier.position().base, snapshot(10));
+        frontier.set_settled(rows[0].unwrap(), 1, false);
+        frontier.trim();
+        assert_eq!(frontier.position().base, Snapshot::nothing());
+    }
+
+    #[test]
+    fn ranges_are_written_as_postgresql_writes_them() {
+        for text in ["{}", "{[1,4)}", "{[1,2),[5,9)}"] {
+            assert_eq!(Ranges::from_text(text).unwrap().to_text(), text);
+        }
+        assert_eq!(Ranges::from_text("{(1,2]}"), None);
+        let union = Ranges::of(vec![5, 3, 4]).union(&Ranges::of(vec![1, 6, 9]));
+        assert_eq!(union.to_text(), "{[1,2),[3,7),[9,10)}");
+    }
+}

@@ -1,0 +1,576 @@
+//! Every SQL statement of a PostgreSQL source.
+//!
+//! Rules that hold for all of them:
+//!
+//! - Names come quoted from [`Table`] and [`TableName`], values are always bound.
+//! - A column of outside bytes is never loaded beyond what an event may have: `octet_length`
+//!   does not fetch what is stored out of line. One that is too long comes as NULL, and the
+//!   lengths come beside it.
+//! - The clock is the database's own.
+//! - Each statement stands alone, so that it works behind a pooler that gives every transaction
+//!   another connection.
+
+mod admin;
+mod prune;
+
+use postrider::event::PAYLOAD_BYTES_MAX;
+use postrider::schema::TableName;
+
+use super::row::LIMITS;
+use super::table::Table;
+use crate::sources::Shard;
+
+pub(super) use self::admin::{AdminQueries, MISSING_TABLES, ONE_SNAPSHOT};
+pub(super) use self::prune::{CUTOFF, Order, PruneQueries, column as pruning};
+
+/// Longest JSON of headers that is looked at, in bytes. Escaped text is up to six times as long.
+pub(super) const HEADERS_BYTES_MAX: usize = 8 * postrider::event::HEADERS_BYTES_MAX;
+
+/// The snapshot of now.
+pub(super) const SNAPSHOT: &str = "SELECT pg_current_snapshot()::text";
+
+/// Whether the database can store every character.
+pub(super) const IS_UTF8: &str = "SELECT getdatabaseencoding() = 'UTF8'";
+
+/// Before a statement that reads in the order of an index and stops at a limit: without good
+/// statistics the planner may prefer to sort everything first, for every page anew.
+pub(super) const IN_ORDER: &str = "SET LOCAL enable_sort = off; SET LOCAL enable_seqscan = off; \
+     SET LOCAL enable_bitmapscan = off";
+
+/// What a row takes besides its payload, about, in bytes.
+const ROW_BYTES: usize = 256;
+
+/// Columns of a bounded statement behind those of the event.
+pub(super) mod column {
+    use super::super::row::column::MORE;
+
+    /// Rows there were, with those that did not fit.
+    pub(in super::super) const TOTAL: usize = MORE;
+    /// How long the event is not to be delivered yet, in microseconds.
+    pub(in super::super) const DELAY: usize = MORE + 1;
+    /// The snapshot of a tick; how often a row that was set aside was tried.
+    pub(in super::super) const SNAPSHOT: usize = MORE + 2;
+    pub(in super::super) const ATTEMPTS: usize = MORE + 2;
+    /// Whether others of its key wait behind a row that was set aside.
+    pub(in super::super) const BLOCKS: usize = MORE + 3;
+}
+
+/// The statements that read.
+#[derive(Debug)]
+pub(super) struct Reads {
+    /// `$1` limit, `$2` bytes, `$3` types, `$4` xmax, `$5` under way: what has become visible
+    /// since a snapshot; a row without an event if there is nothing.
+    pub(super) tick: String,
+    /// `$1` limit, `$2` bytes, `$3` types, `$4` after, `$5` from, `$6` to: a page of a tick.
+    pub(super) page: String,
+    /// `$1` limit, `$2` bytes, `$3` types, `$4` numbers that are under way: unpublished rows.
+    pub(super) scan: String,
+    /// `$1` limit, `$2` bytes, `$3` types, `$4` pipeline, `$5` shard, `$6` epoch: claims
+    /// unpublished rows that nobody has claimed.
+    pub(super) claim: String,
+    /// `$1` limit, `$2` bytes, `$3` numbers: rows by their number.
+    pub(super) rows: String,
+    /// `$1` limit, `$2` bytes, `$3` pipeline, `$4` numbers under way: what is due of the rows set
+    /// aside, with what may follow.
+    pub(super) due: String,
+    /// `$1` limit, `$2` bytes, `$3` pipeline, `$4` shard, `$5` epoch: claims what is due.
+    pub(super) claim_due: String,
+    /// `$1` types, `$2` base, `$3` tick, `$4` position, `$5` beyond: whether a row could be
+    /// delivered.
+    pub(super) pending: String,
+    /// `$1` pipeline: whether something set aside could be delivered by itself.
+    pub(super) set_aside_pending: String,
+    /// `$1` pipeline: keys with a blocking row.
+    pub(super) blocked_keys: String,
+    /// The highest transaction of a row, if it has not begun here.
+    pub(super) from_the_future: String,
+}
+
+/// The statements that settle.
+#[derive(Debug)]
+pub(super) struct Writes {
+    /// `$1` pipeline, `$2` shard, `$3` epoch, `$4` numbers: marks rows; answers whether the lease
+    /// is still held.
+    pub(super) mark: String,
+    /// The same parameters: removes rows.
+    pub(super) delete: String,
+    /// `$1` pipeline, `$2` shard, `$3` epoch, then base, tick, position, beyond: moves a cursor.
+    pub(super) advance: String,
+    /// `$1` pipeline, `$2` shard, `$3` epoch: locks the lease against a takeover.
+    pub(super) hold_lease: String,
+    /// `$1` pipeline: nobody else changes what is set aside of it.
+    pub(super) lock_failures: String,
+    /// `$1` pipeline, then arrays of seq, state, blocks, delay, attempts, kind, error.
+    pub(super) set_aside: String,
+    /// The same parameters, for rows that were set aside before.
+    pub(super) set_aside_again: String,
+    /// `$1` pipeline, `$2` numbers: whether a row set aside is another than that of the outbox.
+    pub(super) is_another: String,
+    /// `$1` pipeline, `$2` numbers.
+    pub(super) forget: String,
+    /// `$1` pipeline, `$2` aggregate types, `$3` ids: see [`keys`](super::keys).
+    pub(super) mend: String,
+    /// `$1` pipeline, `$2` numbers, `$3` shard, `$4` epoch: gives claims back.
+    pub(super) unclaim: String,
+}
+
+impl Reads {
+    pub(super) fn new(table: &Table, outbox: &TableName, shard: Shard) -> Self {
+        let (name, seq) = (table.quoted(), table.select("o", "seq"));
+        let failures = outbox.failures().quoted();
+        let claims = outbox.claims().quoted();
+        let leases = outbox.leases().quoted();
+        let event = Selected::of_outbox(table);
+        let aside = Selected::of_failures();
+        let unpublished = match table.has("published_at") {
+            true => format!("{} IS NULL", table.select("o", "published_at")),
+            false => "true".to_owned(),
+        };
+        let xid = if table.has("xid") { table.select("o", "xid") } else { "NULL::xid8".to_owned() };
+        let fresh = |types: &str| {
+            let aggregate_type = table.text("o", "aggregate_type");
+            let of_shard = of_shard(shard, &aggregate_type, &table.text("o", "aggregate_id"));
+            format!(
+                "{unpublished} AND ({types}::text[] IS NULL OR {aggregate_type} = ANY({types}))\
+                 {of_shard}"
+            )
+        };
+        let aside_of_shard = of_shard(shard, "f.aggregate_type", "f.aggregate_id");
+        let inner = |rest: &str| {
+            format!(
+                "SELECT {}, {seq}::bigint AS place FROM {name} AS o WHERE {rest}
+                 ORDER BY {seq} LIMIT $1",
+                event.columns
+            )
+        };
+        // A scalar subquery is computed once and not for each row.
+        let snapshot = |parameter: &str| format!("(SELECT {parameter}::text::pg_snapshot)");
+        let has_come = |column: &str| format!("coalesce({column} <= clock_timestamp(), true)");
+        let live_claim = |alias: &str| {
+            format!(
+                "EXISTS (SELECT FROM {leases} AS l WHERE l.pipeline = {alias}.pipeline
+                 AND l.shard = {alias}.shard AND l.epoch = {alias}.epoch
+                 AND l.expires_at > clock_timestamp())"
+            )
+        };
+        let unclaimed = |pipeline: &str, seq: &str| {
+            format!(
+                "NOT EXISTS (SELECT FROM {claims} AS c WHERE c.pipeline = {pipeline}
+                 AND c.seq = {seq} AND {})",
+                live_claim("c")
+            )
+        };
+        // No more than fits: what is claimed must be handed out. What another relay has claimed
+        // since this statement began is left to it.
+        let claim = |picked: &str, pipeline: &str, shard: &str, epoch: &str| {
+            format!(
+                "WITH picked AS MATERIALIZED ({picked}), claimed AS (
+                   INSERT INTO {claims} AS c (pipeline, seq, shard, epoch)
+                   SELECT {pipeline}, seq, {shard}, {epoch} FROM (
+                     SELECT seq, sum(size) OVER (ORDER BY place, seq ROWS UNBOUNDED PRECEDING)
+                       - size AS before FROM picked
+                   ) AS p WHERE before < $2 OR before = 0
+                   ON CONFLICT (pipeline, seq)
+                   DO UPDATE SET shard = excluded.shard, epoch = excluded.epoch WHERE NOT {}
+                   RETURNING seq)",
+                live_claim("c")
+            )
+        };
+        Self {
+            tick: format!(
+                "SELECT {}, CASE WHEN e.before IS NULL OR e.before = 0
+                   THEN pg_current_snapshot()::text END
+                 FROM (SELECT 1) AS one LEFT JOIN LATERAL ({}) AS e ON true",
+                event_names("e"),
+                bounded(
+                    &inner(&format!("({xid} >= $4 OR {xid} = ANY($5)) AND {}", fresh("$3"))),
+                    ", before"
+                )
+            ),
+            page: bounded(
+                &inner(&format!(
+                    "{seq} > $4 AND {} AND pg_visible_in_snapshot({xid}, {})
+                     AND NOT pg_visible_in_snapshot({xid}, {})",
+                    fresh("$3"),
+                    snapshot("$6"),
+                    snapshot("$5")
+                )),
+                "",
+            ),
+            scan: bounded(&inner(&format!("{} AND NOT {seq} = ANY($4)", fresh("$3"))), ""),
+            claim: format!(
+                "{} {}",
+                claim(
+                    &format!(
+                        "SELECT {seq}::bigint AS seq, {seq}::bigint AS place, {} AS size
+                         FROM {name} AS o WHERE {} AND {}
+                         ORDER BY {seq} LIMIT $1 FOR UPDATE OF o SKIP LOCKED",
+                        size(&table.length("o", "payload")),
+                        fresh("$3"),
+                        unclaimed("$4", &seq)
+                    ),
+                    "$4",
+                    "$5",
+                    "$6"
+                ),
+                bounded(
+                    &format!(
+                        "SELECT {}, {seq}::bigint AS place FROM {name} AS o
+                         WHERE {seq} = ANY(ARRAY(SELECT seq FROM claimed)) AND {unpublished}",
+                        event.columns
+                    ),
+                    ""
+                )
+            ),
+            rows: bounded(&inner(&format!("{unpublished} AND {seq} = ANY($3)")), ""),
+            due: bounded(
+                &format!(
+                    "SELECT {}, row_number() OVER (ORDER BY h.due_at, h.seq, f.seq) AS place,
+                       f.attempts, f.blocks
+                     FROM (
+                       SELECT f.* FROM {failures} AS f WHERE f.pipeline = $3
+                       AND f.due_at <= clock_timestamp() AND NOT f.seq = ANY($4)
+                       {aside_of_shard} AND {} ORDER BY f.due_at, f.seq LIMIT $1
+                     ) AS h JOIN LATERAL (
+                       SELECT b.* FROM {failures} AS b
+                       WHERE b.pipeline = $3 AND (b.seq = h.seq OR h.blocks AND b.blocks
+                         AND b.aggregate_type = h.aggregate_type
+                         AND b.aggregate_id = h.aggregate_id AND b.seq > h.seq
+                         AND b.seq < coalesce((SELECT min(n.seq) FROM {failures} AS n
+                           WHERE n.pipeline = $3 AND n.aggregate_type = h.aggregate_type
+                           AND n.aggregate_id = h.aggregate_id AND n.blocks AND n.seq > h.seq
+                           AND (n.seq = ANY($4) OR n.state <> 'queued'
+                             AND coalesce(n.due_at > clock_timestamp(), true))),
+                           9223372036854775807))
+                       ORDER BY b.seq LIMIT $1
+                     ) AS f ON true
+                     ORDER BY place LIMIT $1",
+                    aside.columns,
+                    nothing_before(&failures)
+                ),
+                ", attempts, blocks",
+            ),
+            claim_due: format!(
+                "{} {}",
+                claim(
+                    &format!(
+                        "SELECT f.seq, f.due_at AS place, {} AS size FROM {failures} AS f
+                         WHERE f.pipeline = $3 AND f.due_at <= clock_timestamp() AND {} AND {}
+                         ORDER BY f.due_at, f.seq LIMIT $1 FOR UPDATE OF f SKIP LOCKED",
+                        size("octet_length(f.payload)"),
+                        unclaimed("$3", "f.seq"),
+                        nothing_before(&failures)
+                    ),
+                    "$3",
+                    "$4",
+                    "$5"
+                ),
+                bounded(
+                    &format!(
+                        "SELECT {}, row_number() OVER (ORDER BY f.due_at, f.seq) AS place,
+                         f.attempts, f.blocks FROM {failures} AS f
+                         WHERE f.pipeline = $3 AND f.seq = ANY(ARRAY(SELECT seq FROM claimed))",
+                        aside.columns
+                    ),
+                    ", attempts, blocks"
+                )
+            ),
+            pending: format!(
+                "SELECT EXISTS (SELECT FROM {name} AS o WHERE {} AND {}{})",
+                fresh("$1"),
+                match table.has("deliver_after") {
+                    true => has_come(&table.time("o", "deliver_after")),
+                    false => "true".to_owned(),
+                },
+                match table.has("xid") {
+                    true => format!(
+                        " AND NOT pg_visible_in_snapshot({xid}, {})
+                         AND NOT (pg_visible_in_snapshot({xid}, {}) AND {seq} <= $4)
+                         AND NOT {seq}::bigint <@ $5::text::int8multirange",
+                        snapshot("$2"),
+                        snapshot("$3")
+                    ),
+                    false => String::new(),
+                }
+            ),
+            set_aside_pending: format!(
+                "SELECT EXISTS (SELECT FROM {failures} AS f WHERE f.pipeline = $1
+                 AND f.due_at IS NOT NULL AND {} AND {}{aside_of_shard})",
+                has_come("f.deliver_after"),
+                nothing_before(&failures)
+            ),
+            blocked_keys: format!(
+                "SELECT DISTINCT f.aggregate_type, f.aggregate_id FROM {failures} AS f
+                 WHERE f.pipeline = $1 AND f.blocks{aside_of_shard}"
+            ),
+            from_the_future: format!(
+                "SELECT EXISTS (SELECT FROM {name} AS o
+                 WHERE {xid} >= pg_snapshot_xmax(pg_current_snapshot()))"
+            ),
+        }
+    }
+}
+
+impl Writes {
+    pub(super) fn new(table: &Table, outbox: &TableName) -> Self {
+        let (name, seq) = (table.quoted(), table.select("o", "seq"));
+        let failures = outbox.failures().quoted();
+        let checkpoints = outbox.checkpoints().quoted();
+        let claims = outbox.claims().quoted();
+        let leases = outbox.leases().quoted();
+        let (published, unpublished) = match table.has("published_at") {
+            true => {
+                let column = table.name("published_at");
+                (format!("SET {column} = clock_timestamp()"), format!(" AND o.{column} IS NULL"))
+            }
+            false => (String::new(), String::new()),
+        };
+        let lease = format!(
+            "lease AS MATERIALIZED (SELECT 1 FROM {leases}
+             WHERE pipeline = $1 AND shard = $2 AND epoch = $3 FOR SHARE)"
+        );
+        let held = "EXISTS (SELECT FROM lease)";
+        let noted = format!(
+            "noted AS (UPDATE {checkpoints} SET settled_at = clock_timestamp()
+             WHERE pipeline = $1 AND shard = $2 AND {held}
+             AND coalesce(settled_at < clock_timestamp() - interval '1 second', true))"
+        );
+        let unclaimed = format!(
+            "unclaimed AS (DELETE FROM {claims} WHERE pipeline = $1 AND seq = ANY($4)
+             AND shard = $2 AND epoch = $3)"
+        );
+        let done = |statement: String| {
+            format!(
+                "WITH {lease}, {noted}, {unclaimed}, done AS ({statement})
+                 SELECT EXISTS (SELECT FROM lease)"
+            )
+        };
+        let aside = "unnest($2::bigint[], $3::text[], $4::boolean[], $5::bigint[], $6::integer[],
+             $7::text[], $8::text[]) AS s (seq, state, blocks, delay, attempts, kind, error)";
+        let due = "clock_timestamp() + s.delay * interval '1 microsecond'";
+        let copied: Vec<String> =
+            FAILURE_COLUMNS.iter().map(|name| table.copy("o", name)).collect();
+        Self {
+            mark: done(format!(
+                "UPDATE {name} AS o {published} WHERE {seq} = ANY($4){unpublished} AND {held}"
+            )),
+            delete: done(format!(
+                "DELETE FROM {name} AS o WHERE {seq} = ANY($4){unpublished} AND {held}"
+            )),
+            advance: format!(
+                "WITH {lease}, advanced AS (
+                   UPDATE {checkpoints} SET base = $4::text::pg_snapshot,
+                   tick = $5::text::pg_snapshot, position = $6, beyond = $7::text::int8multirange,
+                   settled_at = clock_timestamp(), updated_at = clock_timestamp()
+                   WHERE pipeline = $1 AND shard = $2 AND {held} RETURNING 1)
+                 SELECT EXISTS (SELECT FROM lease), EXISTS (SELECT FROM advanced)"
+            ),
+            hold_lease: format!("WITH {lease} SELECT EXISTS (SELECT FROM lease)"),
+            lock_failures: lock_failures(outbox),
+            set_aside: format!(
+                "INSERT INTO {failures} AS f (pipeline, {}, state, blocks, due_at, attempts, kind,
+                   error, set_aside_at)
+                 SELECT $1, {}, s.state, s.blocks, {due}, coalesce(s.attempts, 0), s.kind, s.error,
+                   clock_timestamp()
+                 FROM {aside} JOIN {name} AS o ON {seq} = s.seq AND {seq} = ANY($2){unpublished}
+                 ON CONFLICT (pipeline, seq) DO UPDATE SET state = excluded.state,
+                   blocks = excluded.blocks, due_at = excluded.due_at,
+                   attempts = excluded.attempts, kind = excluded.kind, error = excluded.error,
+                   set_aside_at = excluded.set_aside_at
+                 WHERE f.id IS NOT DISTINCT FROM excluded.id
+                 RETURNING f.seq",
+                FAILURE_COLUMNS.join(", "),
+                copied.join(", ")
+            ),
+            set_aside_again: format!(
+                "UPDATE {failures} AS f SET state = s.state, blocks = s.blocks, due_at = {due},
+                   attempts = coalesce(s.attempts, f.attempts), kind = coalesce(s.kind, f.kind),
+                   error = coalesce(s.error, f.error),
+                   set_aside_at = CASE WHEN s.state = 'parked' THEN clock_timestamp()
+                     ELSE f.set_aside_at END
+                 FROM {aside} WHERE f.pipeline = $1 AND f.seq = s.seq AND f.seq = ANY($2)"
+            ),
+            is_another: format!(
+                "SELECT EXISTS (SELECT FROM {failures} AS f JOIN {name} AS o ON {seq} = f.seq
+                 AND {seq} = ANY($2){unpublished} WHERE f.pipeline = $1 AND f.seq = ANY($2)
+                 AND f.id IS DISTINCT FROM {})",
+                table.copy("o", "id")
+            ),
+            forget: format!("DELETE FROM {failures} WHERE pipeline = $1 AND seq = ANY($2)"),
+            mend: mend(outbox),
+            unclaim: format!(
+                "DELETE FROM {claims} WHERE pipeline = $1 AND seq = ANY($2)
+                 AND shard = $3 AND epoch = $4"
+            ),
+        }
+    }
+}
+
+/// `$1` pipeline: nobody else changes what is set aside of it until the transaction ends.
+pub(super) fn lock_failures(outbox: &TableName) -> String {
+    let failures = outbox.failures();
+    format!(
+        "SELECT pg_advisory_xact_lock(hashtextextended($1, {}::regclass::oid::bigint))",
+        literal(&failures.quoted())
+    )
+}
+
+/// `$1` pipeline, `$2` aggregate types, `$3` ids: makes the first blocking row of each key due if
+/// nothing else would ever hand it out. Answers the keys that have none.
+pub(super) fn mend(outbox: &TableName) -> String {
+    let failures = outbox.failures().quoted();
+    format!(
+        "WITH first AS MATERIALIZED (
+           SELECT k.aggregate_type, k.aggregate_id, f.seq, f.idle
+           FROM unnest($2::text[], $3::text[]) AS k (aggregate_type, aggregate_id)
+           LEFT JOIN LATERAL (
+             SELECT f.seq, f.state <> 'parked' AND f.due_at IS NULL AS idle FROM {failures} AS f
+             WHERE f.pipeline = $1 AND f.aggregate_type = k.aggregate_type
+             AND f.aggregate_id = k.aggregate_id AND f.blocks ORDER BY f.seq LIMIT 1
+           ) AS f ON true
+         ), due AS (
+           UPDATE {failures} AS f SET due_at = clock_timestamp() FROM first
+           WHERE f.pipeline = $1 AND f.seq = first.seq AND first.idle
+         )
+         SELECT aggregate_type, aggregate_id FROM first WHERE seq IS NULL"
+    )
+}
+
+/// The columns of an event, as they are copied when it is set aside.
+pub(super) const FAILURE_COLUMNS: [&str; 13] = [
+    "seq",
+    "id",
+    "aggregate_type",
+    "aggregate_id",
+    "event_type",
+    "event_version",
+    "payload",
+    "content_type",
+    "headers",
+    "topic",
+    "occurred_at",
+    "created_at",
+    "deliver_after",
+];
+
+/// What is selected of an event, for [`row`](super::row).
+struct Selected {
+    /// The columns of the event, the size of the row and the delay.
+    columns: String,
+}
+
+impl Selected {
+    fn of_outbox(table: &Table) -> Self {
+        let text = |name: &str| table.text("o", name);
+        Self::new(
+            |name| match name {
+                "aggregate_type" | "aggregate_id" | "event_type" | "content_type" | "topic" => {
+                    (text(name), format!("octet_length({})", text(name)))
+                }
+                name => (table.select("o", name), table.length("o", name)),
+            },
+            |name| table.time("o", name),
+        )
+    }
+
+    fn of_failures() -> Self {
+        let column = |name: &str| format!("f.{name}");
+        Self::new(|name| (column(name), format!("octet_length({})", column(name))), column)
+    }
+
+    /// `limited` answers a column and its length.
+    fn new(limited: impl Fn(&str) -> (String, String), plain: impl Fn(&str) -> String) -> Self {
+        let bounded = |name: &str| {
+            let bytes_max = LIMITS.iter().find(|(limited, _)| *limited == name);
+            let bytes_max = bytes_max.expect("the column has a limit").1;
+            let (column, length) = limited(name);
+            format!("CASE WHEN {length} <= {bytes_max} THEN {column} END")
+        };
+        let mut fits = Vec::new();
+        let mut lengths = Vec::new();
+        for (name, bytes_max) in LIMITS {
+            let (_, length) = limited(name);
+            fits.push(format!("coalesce({length}, 0) <= {bytes_max}"));
+            lengths.push(format!("CASE WHEN {length} > {bytes_max} THEN {length} END"));
+        }
+        let (_, payload) = limited("payload");
+        let deliver_after = plain("deliver_after");
+        let columns = [
+            format!("{}::bigint AS c0", plain("seq")),
+            format!("{} AS c1", plain("id")),
+            format!("{} AS c2", bounded("aggregate_type")),
+            format!("{} AS c3", bounded("aggregate_id")),
+            format!("{} AS c4", bounded("event_type")),
+            format!("{} AS c5", plain("event_version")),
+            format!("{} AS c6", bounded("payload")),
+            format!("{} AS c7", bounded("content_type")),
+            format!("{} AS c8", bounded("headers")),
+            format!("{} AS c9", bounded("topic")),
+            format!("{} AS c10", plain("occurred_at")),
+            format!("{deliver_after} AS c11"),
+            format!(
+                "CASE WHEN {} THEN NULL ELSE ARRAY[{}] END AS c12",
+                fits.join(" AND "),
+                lengths.join(", ")
+            ),
+            format!("{} AS size", size(&payload)),
+            format!(
+                "CASE WHEN isfinite({deliver_after}) AND {deliver_after} > clock_timestamp() THEN
+                 (extract(epoch FROM {deliver_after} - clock_timestamp()) * 1000000)::bigint
+                 END AS delay"
+            ),
+        ];
+        Self { columns: columns.join(", ") }
+    }
+}
+
+/// About how many bytes a row takes: no more of its payload is loaded than an event may have.
+fn size(payload_bytes: &str) -> String {
+    format!("least(coalesce({payload_bytes}, 0), {PAYLOAD_BYTES_MAX}) + {ROW_BYTES}")
+}
+
+fn event_names(alias: &str) -> String {
+    let mut names: Vec<String> = (0..13).map(|index| format!("{alias}.c{index}")).collect();
+    names.extend([format!("{alias}.total"), format!("{alias}.delay")]);
+    names.join(", ")
+}
+
+/// As many rows of a statement, by `place`, as have `$2` bytes together, and one more at least;
+/// with how many there were.
+fn bounded(inner: &str, more: &str) -> String {
+    format!(
+        "SELECT {}{more} FROM (
+           SELECT i.*, count(*) OVER () AS total,
+             sum(size) OVER (ORDER BY place ROWS UNBOUNDED PRECEDING) - size AS before
+           FROM ({inner}) AS i
+         ) AS b WHERE before < $2 OR before = 0 ORDER BY place",
+        event_names("b")
+    )
+}
+
+/// Restricts rows to a shard of the keys.
+pub(super) fn of_shard(shard: Shard, aggregate_type: &str, aggregate_id: &str) -> String {
+    let Shard { index, of } = shard;
+    if of <= 1 {
+        return String::new();
+    }
+    // The mask takes the sign away.
+    format!(
+        " AND (hashtextextended(coalesce({aggregate_id}, ''),
+           hashtextextended(coalesce({aggregate_type}, ''), 0)) & 9223372036854775807) % {of}
+         = {index}"
+    )
+}
+
+/// No blocking row of the same key stands before the row `f`, or it does not care.
+fn nothing_before(failures: &str) -> String {
+    format!(
+        "(NOT f.blocks OR NOT EXISTS (SELECT FROM {failures} AS e WHERE e.pipeline = f.pipeline
+         AND e.aggregate_type = f.aggregate_type AND e.aggregate_id = f.aggregate_id
+         AND e.seq < f.seq AND e.blocks))"
+    )
+}
+
+fn literal(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
+}

@@ -1,0 +1,202 @@
+//! Statements of an operator.
+//!
+//! Counting has a limit, and goes by an index wherever there is one.
+
+use postrider::event::{AGGREGATE_ID_BYTES_MAX, NAME_BYTES_MAX};
+use postrider::schema::TableName;
+
+use super::super::table::Table;
+use super::prune::rfc3339;
+use super::{lock_failures, mend, of_shard};
+use crate::sources::Shard;
+
+/// The statements of an operator.
+#[derive(Debug)]
+pub(in super::super) struct AdminQueries {
+    table: Table,
+    failures: String,
+    /// Pipeline, progress, shard, shards, last settlement; of a cursor's base the end and what was
+    /// under way then; whether a tick is under way, and then the base, the tick's end, what was
+    /// under way then, and the position in it; what is settled beyond.
+    pub(in super::super) checkpoints: String,
+    /// `$1` pipeline: shard, owner, epoch, and microseconds until it expires.
+    pub(in super::super) leases: String,
+    /// `$1` limit: how many rows are unpublished, and the age of the oldest in microseconds.
+    pub(in super::super) unpublished: String,
+    /// `$1` limit, `$2` pipeline, `$3` state.
+    pub(in super::super) set_aside: String,
+    /// `$1` limit, `$2` pipeline.
+    pub(in super::super) blocked_keys: String,
+    /// `$1` to `$4` a selection, `$5` after, `$6` limit, `$7` count limit: dead letters.
+    pub(in super::super) letters: String,
+    /// `$1` ordinal: contents of a dead letter.
+    pub(in super::super) contents: String,
+    /// `$1` to `$4` a selection, `$5` after, `$6` limit: ordinal and pipeline of dead letters.
+    pub(in super::super) selected: String,
+    /// `$1` pipeline: nobody else changes what is set aside of it.
+    pub(in super::super) lock_failures: String,
+    /// `$1` ordinals: gives dead letters fresh attempts; answers pipeline, key and whether they
+    /// block.
+    pub(in super::super) retry: String,
+    /// `$1` ordinals: removes dead letters; answers the same.
+    pub(in super::super) discard: String,
+    /// `$1` pipeline, `$2` aggregate types, `$3` ids.
+    pub(in super::super) mend: String,
+}
+
+/// `$1` names of tables, quoted: those that are missing.
+pub(in super::super) const MISSING_TABLES: &str =
+    "SELECT t.name FROM unnest($1::text[]) AS t (name) WHERE to_regclass(t.name) IS NULL";
+
+/// All statements of a transaction see the same.
+pub(in super::super) const ONE_SNAPSHOT: &str =
+    "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY";
+
+impl AdminQueries {
+    pub(in super::super) fn new(table: Table, outbox: &TableName) -> Self {
+        let (name, seq) = (table.quoted(), table.select("o", "seq"));
+        let failures = outbox.failures().quoted();
+        let (checkpoints, leases) = (outbox.checkpoints().quoted(), outbox.leases().quoted());
+        let age = age(&table);
+        let unpublished = unpublished(&table);
+        let changed = "RETURNING pipeline, aggregate_type, aggregate_id, blocks";
+        Self {
+            checkpoints: format!(
+                "SELECT pipeline, progress, shard, shards, settled_at,
+                   coalesce(pg_snapshot_xmax(base)::text, '0'),
+                   ARRAY(SELECT x::text FROM pg_snapshot_xip(base) AS x),
+                   coalesce(base::text <> tick::text, false), base::text,
+                   pg_snapshot_xmax(tick)::text,
+                   ARRAY(SELECT x::text FROM pg_snapshot_xip(tick) AS x), position, beyond::text
+                 FROM {checkpoints} ORDER BY pipeline, shard"
+            ),
+            leases: format!(
+                "SELECT shard, owner, epoch, CASE WHEN expires_at > clock_timestamp() THEN
+                   (extract(epoch FROM expires_at - clock_timestamp()) * 1000000)::bigint
+                   ELSE 0 END
+                 FROM {leases} WHERE pipeline = $1 ORDER BY shard"
+            ),
+            unpublished: format!(
+                "SELECT count(*), max(u.age) FROM (SELECT {age} AS age FROM {name} AS o
+                 WHERE {unpublished} ORDER BY {seq} LIMIT $1) AS u"
+            ),
+            set_aside: format!(
+                "SELECT count(*) FROM (SELECT FROM {failures}
+                 WHERE pipeline = $2 AND state = $3 LIMIT $1) AS s"
+            ),
+            blocked_keys: format!(
+                "SELECT count(*) FROM (SELECT DISTINCT aggregate_type, aggregate_id FROM {failures}
+                 WHERE pipeline = $2 AND blocks LIMIT $1) AS k"
+            ),
+            letters: format!(
+                "SELECT f.ordinal, f.pipeline, coalesce(f.id, ''),
+                   coalesce(left(f.aggregate_type, {NAME_BYTES_MAX}), ''),
+                   coalesce(left(f.aggregate_id, {AGGREGATE_ID_BYTES_MAX}), ''),
+                   coalesce(left(f.event_type, {NAME_BYTES_MAX}), ''),
+                   coalesce(f.kind, ''), coalesce(f.error, ''), f.attempts, f.set_aside_at,
+                   (SELECT count(*) FROM (SELECT FROM {failures} AS b WHERE f.blocks
+                     AND b.pipeline = f.pipeline AND b.aggregate_type = f.aggregate_type
+                     AND b.aggregate_id = f.aggregate_id AND b.seq > f.seq AND b.blocks
+                     LIMIT $7) AS b)
+                 FROM {failures} AS f WHERE {SELECTED} AND f.ordinal > $5
+                 ORDER BY f.ordinal LIMIT $6"
+            ),
+            contents: format!(
+                "SELECT coalesce(content_type, ''), coalesce(headers, ''), {}, payload
+                 FROM {failures} WHERE ordinal = $1 AND state = 'parked'",
+                rfc3339("occurred_at")
+            ),
+            selected: format!(
+                "SELECT f.ordinal, f.pipeline FROM {failures} AS f
+                 WHERE {SELECTED} AND f.ordinal > $5 ORDER BY f.ordinal LIMIT $6"
+            ),
+            lock_failures: lock_failures(outbox),
+            retry: format!(
+                "UPDATE {failures} SET state = 'deferred', attempts = 0, due_at = clock_timestamp()
+                 WHERE ordinal = ANY($1) AND state = 'parked' {changed}"
+            ),
+            discard: format!(
+                "DELETE FROM {failures} WHERE ordinal = ANY($1) AND state = 'parked' {changed}"
+            ),
+            mend: mend(outbox),
+            failures,
+            table,
+        }
+    }
+
+    /// `$1` limit, `$2` pipeline, `$3` beyond, `$4` a snapshot's end, `$5` what was under way then,
+    /// `$6` a position or NULL: how many rows of a shard the snapshot does not see, up to that
+    /// position, and the age of the oldest in microseconds.
+    pub(in super::super) fn unseen(&self, shard: Shard) -> String {
+        let (table, xid) = (&self.table, self.table.select("o", "xid"));
+        let rows = |condition: &str| {
+            format!(
+                "(SELECT {} AS age, {}::bigint AS seq, {} AS aggregate_type, {} AS aggregate_id
+                 FROM {} AS o WHERE {condition} AND {} LIMIT $1)",
+                age(table),
+                table.select("o", "seq"),
+                table.text("o", "aggregate_type"),
+                table.text("o", "aggregate_id"),
+                table.quoted(),
+                unpublished(table)
+            )
+        };
+        format!(
+            "SELECT count(*), max(o.age) FROM ({} UNION ALL {}) AS o
+             WHERE ($6::bigint IS NULL OR o.seq <= $6){}{}",
+            rows(&format!("{xid} >= $4::text::xid8")),
+            rows(&format!("{xid} = ANY($5::text[]::xid8[])")),
+            of_shard(shard, "o.aggregate_type", "o.aggregate_id"),
+            self.not_settled("o.seq")
+        )
+    }
+
+    /// `$1` limit, `$2` pipeline, `$3` beyond, `$4` base, `$5` position: how many rows of a shard
+    /// come after the position, and the age of the oldest in microseconds.
+    pub(in super::super) fn after(&self, shard: Shard) -> String {
+        let (table, seq) = (&self.table, self.table.select("o", "seq"));
+        format!(
+            "SELECT count(*), max(u.age) FROM (SELECT {} AS age FROM {} AS o
+             WHERE {} AND {seq} > $5
+             AND NOT pg_visible_in_snapshot({}, (SELECT $4::text::pg_snapshot)){}{}
+             ORDER BY {seq} LIMIT $1) AS u",
+            age(table),
+            table.quoted(),
+            unpublished(table),
+            table.select("o", "xid"),
+            of_shard(shard, &table.text("o", "aggregate_type"), &table.text("o", "aggregate_id")),
+            self.not_settled(&format!("{seq}::bigint"))
+        )
+    }
+
+    /// Neither settled beyond a position, `$3`, nor set aside by a pipeline, `$2`.
+    fn not_settled(&self, seq: &str) -> String {
+        let failures = &self.failures;
+        format!(
+            " AND NOT {seq} <@ (SELECT $3::text::int8multirange)
+             AND NOT EXISTS (SELECT FROM {failures} AS s WHERE s.pipeline = $2 AND s.seq = {seq})"
+        )
+    }
+}
+
+/// `$1` pipeline, `$2` event ids, `$3` aggregate type, `$4` aggregate id; what is NULL matches
+/// everything.
+const SELECTED: &str = "f.state = 'parked' AND ($1::text IS NULL OR f.pipeline = $1)
+     AND ($2::text[] IS NULL OR f.id = ANY($2))
+     AND ($3::text IS NULL OR f.aggregate_type = $3 AND f.aggregate_id = $4)";
+
+fn unpublished(table: &Table) -> String {
+    match table.has("published_at") {
+        true => format!("{} IS NULL", table.select("o", "published_at")),
+        false => "true".to_owned(),
+    }
+}
+
+/// How long ago a row was written, in microseconds.
+fn age(table: &Table) -> String {
+    let created_at = table.time("o", "created_at");
+    format!(
+        "CASE WHEN isfinite({created_at}) THEN
+         (extract(epoch FROM clock_timestamp() - {created_at}) * 1000000)::bigint END"
+    )
+}

@@ -1,0 +1,390 @@
+//! Finds rows to hand out: first those set aside whose turn it is, then those that were given
+//! back, then fresh ones.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_postgres::Row;
+use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
+
+use super::error::Trouble;
+use super::frontier::TickNumber;
+use super::queries::{IN_ORDER, SNAPSHOT, column};
+use super::row::{Decoded, column as event_column};
+use super::snapshot::{NotASnapshot, Snapshot};
+use super::window::{Origin, Window};
+use super::{Shared, Way, lock, take};
+use crate::source::{BatchLimit, Record, SourceError, SourceErrorKind};
+use crate::sources::Progress;
+
+/// How often to look for rows set aside that have come due, by time or by an operator.
+const DUE_EVERY: Duration = Duration::from_millis(20);
+/// How often to look for unpublished rows from the start, when there is nothing else to do: such
+/// as were given an old transaction, or un-published, by hand.
+const START_OVER_EVERY: Duration = Duration::from_secs(10);
+/// The same if that may mean to pass over many rows that are not for this pipeline.
+const START_OVER_FILTERED_EVERY: Duration = Duration::from_secs(600);
+
+type Param<'p> = (&'p (dyn ToSql + Sync), Type);
+
+/// When to look for rows that were set aside. By default at once.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Due {
+    look_at: Option<Instant>,
+}
+
+impl Due {
+    fn is_now(self) -> bool {
+        self.look_at.is_none_or(|look_at| look_at <= Instant::now())
+    }
+}
+
+/// A transaction's number, as a parameter.
+#[derive(Debug)]
+struct Xid(u64);
+
+impl ToSql for Xid {
+    fn to_sql(
+        &self,
+        _: &Type,
+        out: &mut bytes::BytesMut,
+    ) -> Result<IsNull, Box<dyn std::error::Error + Sync + Send>> {
+        out.extend_from_slice(&self.0.to_be_bytes());
+        Ok(IsNull::No)
+    }
+
+    fn accepts(ty: &Type) -> bool {
+        *ty == Type::XID8
+    }
+
+    to_sql_checked!();
+}
+
+/// How much to ask for.
+#[derive(Clone, Copy, Debug)]
+struct Ask {
+    rows: i64,
+    bytes: i64,
+}
+
+impl Ask {
+    fn new(rows: usize, bytes: usize) -> Self {
+        let number = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
+        Self { rows: number(rows), bytes: number(bytes) }
+    }
+}
+
+impl Shared {
+    /// Records that were read and not handed out yet.
+    pub(super) fn take_kept(&self, limit: BatchLimit) -> Option<Vec<Record>> {
+        let kept = &mut lock(&self.found).kept;
+        (!kept.is_empty()).then(|| take(kept, limit))
+    }
+
+    /// Looks for rows and keeps what is found. Answers whether there may be more at once although
+    /// nothing was found.
+    pub(super) async fn look(&self, limit: BatchLimit) -> Result<bool, Trouble> {
+        let mut ask = Ask::new(limit.events.max(1), limit.bytes);
+        let is_due = lock(&self.found).due.is_now();
+        if is_due {
+            let records = self.look_for_due(ask).await?;
+            let is_full = ask.take(&records);
+            let mut found = lock(&self.found);
+            // If there are some, there may be more.
+            let look_at = records.is_empty().then(|| Instant::now() + DUE_EVERY);
+            found.due = Due { look_at };
+            found.kept.extend(records);
+            if is_full {
+                return Ok(false);
+            }
+        }
+        let records = self.look_for_released(ask).await?;
+        let is_full = ask.take(&records);
+        lock(&self.found).kept.extend(records);
+        if is_full {
+            return Ok(false);
+        }
+        let records = match self.way {
+            Way::Ticks => self.look_in_tick(ask).await?,
+            Way::Scan => self.scan(ask).await?,
+            Way::Claims => self.claim(ask).await?,
+        };
+        let mut found = lock(&self.found);
+        found.kept.extend(records);
+        if !found.kept.is_empty() {
+            return Ok(false);
+        }
+        let start_over_every = match self.types {
+            None => START_OVER_EVERY,
+            Some(_) => START_OVER_FILTERED_EVERY,
+        };
+        if found.started_over.elapsed() >= start_over_every {
+            found.started_over = Instant::now();
+            return Ok(self.start_over());
+        }
+        Ok(self.window().frontier.reading().is_some())
+    }
+}
+
+impl Ask {
+    /// Takes what was found off what is asked for. Answers whether nothing is left.
+    fn take(&mut self, records: &[Record]) -> bool {
+        let found = Self::new(records.len(), records.iter().map(Record::size_bytes).sum());
+        self.rows -= found.rows;
+        self.bytes -= found.bytes;
+        !records.is_empty() && (self.rows <= 0 || self.bytes <= 0)
+    }
+}
+
+impl Shared {
+    async fn look_for_due(&self, ask: Ask) -> Result<Vec<Record>, Trouble> {
+        let Self { pipeline, held, .. } = self;
+        let rows = if self.claims() {
+            let params: [Param<'_>; 5] = [
+                (&ask.rows, Type::INT8),
+                (&ask.bytes, Type::INT8),
+                (pipeline, Type::TEXT),
+                (&held.shard, Type::INT4),
+                (&held.epoch, Type::INT8),
+            ];
+            self.reader.query(&self.reads.claim_due, &params).await?
+        } else {
+            let under_way = self.window().set_aside();
+            let params: [Param<'_>; 4] = [
+                (&ask.rows, Type::INT8),
+                (&ask.bytes, Type::INT8),
+                (pipeline, Type::TEXT),
+                (&under_way, Type::INT8_ARRAY),
+            ];
+            self.reader.query(&self.reads.due, &params).await?
+        };
+        let mut window = self.window();
+        let mut records = Vec::with_capacity(rows.len());
+        let mut busy = HashSet::new();
+        for row in &rows {
+            let decoded = self.decoder.decode(row)?;
+            let is_behind = decoded.key().is_some_and(|key| busy.contains(key));
+            if is_behind || window.is_busy(decoded.seq) {
+                // And what comes behind it has to wait for it.
+                busy.extend(decoded.key().cloned());
+                continue;
+            }
+            let attempts: i32 = row.try_get(column::ATTEMPTS)?;
+            let origin = Origin::SetAside { blocks: row.try_get(column::BLOCKS)? };
+            let mut record = hand_out(&mut window, row, decoded, origin)?;
+            record.attempts = u32::try_from(attempts).unwrap_or(0);
+            records.push(record);
+        }
+        Ok(records)
+    }
+
+    async fn look_for_released(&self, ask: Ask) -> Result<Vec<Record>, Trouble> {
+        let wanted = usize::try_from(ask.rows).unwrap_or(0);
+        let released: Vec<(i64, TickNumber)> = {
+            let window = self.window();
+            window.released.iter().take(wanted).map(|(seq, tick)| (*seq, *tick)).collect()
+        };
+        if released.is_empty() {
+            return Ok(Vec::new());
+        }
+        let seqs: Vec<i64> = released.iter().map(|(seq, _)| *seq).collect();
+        let params: [Param<'_>; 3] =
+            [(&ask.rows, Type::INT8), (&ask.bytes, Type::INT8), (&seqs, Type::INT8_ARRAY)];
+        let rows = self.reader.query(&self.reads.rows, &params).await?;
+        let total: i64 =
+            rows.first().map(|row| row.try_get(column::TOTAL)).transpose()?.unwrap_or(0);
+        let is_all = usize::try_from(total).is_ok_and(|total| total == rows.len());
+        let mut window = self.window();
+        let mut records = Vec::with_capacity(rows.len());
+        let mut found = Vec::with_capacity(rows.len());
+        for row in &rows {
+            let seq: i64 = row.try_get(event_column::SEQ)?;
+            let Ok(index) = released.binary_search_by_key(&seq, |(seq, _)| *seq) else {
+                continue;
+            };
+            window.released.remove(&seq);
+            found.push(seq);
+            records.push(self.hand_out(&mut window, row, Origin::Fresh(released[index].1))?);
+        }
+        if is_all {
+            // The others are no longer there to be delivered.
+            for (seq, tick) in released {
+                if found.binary_search(&seq).is_err() {
+                    window.released.remove(&seq);
+                    window.frontier.set_settled(tick, seq, true);
+                }
+            }
+        }
+        Ok(records)
+    }
+
+    /// Goes on with a tick, or begins a new one.
+    async fn look_in_tick(&self, ask: Ask) -> Result<Vec<Record>, Trouble> {
+        let (reading, seen, room) = {
+            let frontier = &self.window().frontier;
+            let reading = frontier.reading();
+            let reading =
+                reading.map(|(from, to, after)| (from.to_string(), to.to_string(), after));
+            (reading, frontier.seen().clone(), frontier.room())
+        };
+        let ask = Ask { rows: ask.rows.min(i64::try_from(room).unwrap_or(i64::MAX)), ..ask };
+        if ask.rows == 0 {
+            return Ok(Vec::new());
+        }
+        if let Some((from, to, after)) = reading {
+            let records = self.read_page(ask, &from, &to, after).await?;
+            if !records.is_empty() || self.window().frontier.reading().is_some() {
+                return Ok(records);
+            }
+        }
+        if seen.is_nothing() {
+            // It may be large, so it is read in pages from the start.
+            let rows = self.reader.query(SNAPSHOT, &[]).await?;
+            let now = snapshot(rows.first().map(|row| row.try_get(0)).transpose()?)?;
+            let (from, to) = (seen.to_string(), now.to_string());
+            self.window().frontier.open(now, i64::MIN);
+            return self.read_page(ask, &from, &to, i64::MIN).await;
+        }
+        self.read_tick(ask, &seen).await
+    }
+
+    async fn read_page(
+        &self,
+        ask: Ask,
+        from: &str,
+        to: &str,
+        after: i64,
+    ) -> Result<Vec<Record>, Trouble> {
+        let params: [Param<'_>; 6] = [
+            (&ask.rows, Type::INT8),
+            (&ask.bytes, Type::INT8),
+            (&self.types, Type::TEXT_ARRAY),
+            (&after, Type::INT8),
+            (&from, Type::TEXT),
+            (&to, Type::TEXT),
+        ];
+        let rows = self.reader.query_with(IN_ORDER, &self.reads.page, &params).await?;
+        self.take_in(ask, &rows)
+    }
+
+    async fn read_tick(&self, ask: Ask, seen: &Snapshot) -> Result<Vec<Record>, Trouble> {
+        let under_way: Vec<Xid> = seen.under_way().iter().map(|xid| Xid(*xid)).collect();
+        let params: [Param<'_>; 5] = [
+            (&ask.rows, Type::INT8),
+            (&ask.bytes, Type::INT8),
+            (&self.types, Type::TEXT_ARRAY),
+            (&Xid(seen.xmax()), Type::XID8),
+            (&under_way, Type::XID8_ARRAY),
+        ];
+        let mut rows = self.reader.query(&self.reads.tick, &params).await?;
+        let mut now = None;
+        for row in &rows {
+            now = now.or(row.try_get::<_, Option<&str>>(column::SNAPSHOT)?);
+        }
+        let now = snapshot(now)?;
+        // If there is nothing there is still a row, to say up to where.
+        let is_empty = rows.first().is_none_or(|row| {
+            row.try_get::<_, Option<i64>>(event_column::SEQ).is_ok_and(|seq| seq.is_none())
+        });
+        if is_empty {
+            rows.clear();
+        }
+        self.window().frontier.open(now, i64::MIN);
+        self.take_in(ask, &rows)
+    }
+
+    /// Takes in rows of the tick that is being read.
+    fn take_in(&self, ask: Ask, rows: &[Row]) -> Result<Vec<Record>, Trouble> {
+        let total: i64 =
+            rows.first().map(|row| row.try_get(column::TOTAL)).transpose()?.unwrap_or(0);
+        let is_read = total < ask.rows && usize::try_from(total).is_ok_and(|n| n == rows.len());
+        let mut window = self.window();
+        let mut records = Vec::with_capacity(rows.len());
+        for row in rows {
+            let seq = row.try_get(event_column::SEQ)?;
+            if let Some(tick) = window.frontier.row(seq) {
+                records.push(self.hand_out(&mut window, row, Origin::Fresh(tick))?);
+            }
+        }
+        if is_read {
+            window.frontier.end_tick();
+        }
+        Ok(records)
+    }
+
+    async fn scan(&self, ask: Ask) -> Result<Vec<Record>, Trouble> {
+        let under_way = self.window().fresh();
+        let params: [Param<'_>; 4] = [
+            (&ask.rows, Type::INT8),
+            (&ask.bytes, Type::INT8),
+            (&self.types, Type::TEXT_ARRAY),
+            (&under_way, Type::INT8_ARRAY),
+        ];
+        let rows = self.reader.query_with(IN_ORDER, &self.reads.scan, &params).await?;
+        self.take_unticked(&rows)
+    }
+
+    async fn claim(&self, ask: Ask) -> Result<Vec<Record>, Trouble> {
+        let params: [Param<'_>; 6] = [
+            (&ask.rows, Type::INT8),
+            (&ask.bytes, Type::INT8),
+            (&self.types, Type::TEXT_ARRAY),
+            (&self.pipeline, Type::TEXT),
+            (&self.held.shard, Type::INT4),
+            (&self.held.epoch, Type::INT8),
+        ];
+        let rows = self.reader.query_with(IN_ORDER, &self.reads.claim, &params).await?;
+        self.take_unticked(&rows)
+    }
+
+    fn take_unticked(&self, rows: &[Row]) -> Result<Vec<Record>, Trouble> {
+        let mut window = self.window();
+        let hand_out = |row| self.hand_out(&mut window, row, Origin::Fresh(TickNumber::NONE));
+        rows.iter().map(hand_out).collect()
+    }
+
+    /// Begins again from the first unpublished row. Answers whether that can find any.
+    fn start_over(&self) -> bool {
+        let mut window = self.window();
+        let can = self.way == Way::Ticks
+            && self.progress != Progress::Cursor
+            && window.is_quiet()
+            && !window.frontier.seen().is_nothing();
+        if can {
+            window.start_over();
+        }
+        can
+    }
+
+    fn hand_out(&self, window: &mut Window, row: &Row, origin: Origin) -> Result<Record, Trouble> {
+        hand_out(window, row, self.decoder.decode(row)?, origin)
+    }
+}
+
+fn hand_out(
+    window: &mut Window,
+    row: &Row,
+    decoded: Decoded,
+    origin: Origin,
+) -> Result<Record, Trouble> {
+    let delay: Option<i64> = row.try_get(column::DELAY)?;
+    let delay = delay.and_then(|micros| u64::try_from(micros).ok()).filter(|micros| *micros > 0);
+    let handle = window.hand_out(&decoded, origin);
+    Ok(Record {
+        handle,
+        event: decoded.event,
+        attempts: 0,
+        returned: matches!(origin, Origin::SetAside { .. }),
+        delay: delay.map(Duration::from_micros),
+    })
+}
+
+fn snapshot(text: Option<&str>) -> Result<Snapshot, Trouble> {
+    let parsed = text.ok_or(NotASnapshot).and_then(str::parse);
+    parsed.map_err(|not: NotASnapshot| {
+        SourceError::new(SourceErrorKind::Unsafe, not.to_string())
+            .with_hint("report this, with the version of the server")
+            .into()
+    })
+}

@@ -1,0 +1,347 @@
+//! Writes down what became of rows: one call, one transaction, and in the usual case one round
+//! trip.
+//!
+//! A fresh row leaves the stream (it is marked, deleted, or the cursor moves past it) in the same
+//! transaction in which it is copied to the rows set aside. So at any moment an event is in
+//! exactly one of the two places. And every settlement holds the lease while it is written: a
+//! relay that was taken over finds the epoch changed, and nothing is written.
+//!
+//! *The first blocking row of a key that is set aside is either parked or due at some time.*
+//! Whoever removes or changes a blocking row (a relay that settles, an operator) mends its key
+//! in the same transaction. Two of them at the same time could each rely on a row that the other
+//! removes, so they take turns (`lock_failures`).
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use postrider::Key;
+use tokio_postgres::types::{ToSql, Type};
+
+use super::Shared;
+use super::connection::Transaction;
+use super::error::Trouble;
+use super::frontier::Position;
+use super::window::{Origin, Settling};
+use crate::source::{Settled, SourceError, SourceErrorKind, Verdict};
+use crate::sources::Progress;
+
+/// Longer than anybody waits, and still a time: a hundred years.
+const DELAY_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+type Param<'p> = (&'p (dyn ToSql + Sync), Type);
+
+/// Writes the settlements and the position that they lead to.
+pub(super) async fn settle(
+    shared: &Shared,
+    settling: &[Settling],
+    position: Option<&Position>,
+) -> Result<Settled, Trouble> {
+    let mut plan = Plan { is_utf8: shared.is_utf8, ..Plan::default() };
+    for settling in settling {
+        plan.add(settling);
+    }
+    if plan.is_nothing() && !settling.is_empty() && !shared.claims() {
+        return Ok(Settled::default());
+    }
+    if plan.is_plain() {
+        leave_stream(shared, Writer::Alone, &plan.done, position).await?;
+        return Ok(Settled::default());
+    }
+    let sql = &shared.writes;
+    let mut tx = shared.settler.begin().await?;
+    if !answer(&tx.query(&sql.hold_lease, &shared.lease_params()).await?)? {
+        return Err(shared.held.lost().into());
+    }
+    let pipeline = &shared.pipeline;
+    tx.query(&sql.lock_failures, &[(pipeline, Type::TEXT)]).await?;
+    if !plan.fresh.is_empty() {
+        set_aside_fresh(shared, &mut tx, &plan.fresh).await?;
+    }
+    if !plan.again.is_empty() {
+        plan.again.write(&mut tx, &sql.set_aside_again, pipeline).await?;
+    }
+    if !plan.forgotten.is_empty() {
+        let params: [Param<'_>; 2] = [(pipeline, Type::TEXT), (&plan.forgotten, Type::INT8_ARRAY)];
+        tx.execute(&sql.forget, &params).await?;
+    }
+    leave_stream(shared, Writer::In(&mut tx), &plan.done, position).await?;
+    if !plan.unclaimed.is_empty() && shared.claims() {
+        let params: [Param<'_>; 4] = [
+            (pipeline, Type::TEXT),
+            (&plan.unclaimed, Type::INT8_ARRAY),
+            (&shared.held.shard, Type::INT4),
+            (&shared.held.epoch, Type::INT8),
+        ];
+        tx.execute(&sql.unclaim, &params).await?;
+    }
+    let unblocked = mend(&mut tx, &sql.mend, pipeline, &plan.touched).await?;
+    tx.commit().await?;
+    Ok(Settled { unblocked })
+}
+
+/// Makes the first blocking row of each key due if nothing else would ever hand it out. Answers
+/// the keys that have none.
+async fn mend(
+    tx: &mut Transaction<'_>,
+    sql: &str,
+    pipeline: &String,
+    keys: &BTreeSet<Key>,
+) -> Result<Vec<Key>, Trouble> {
+    if keys.is_empty() {
+        return Ok(Vec::new());
+    }
+    let types: Vec<&str> = keys.iter().map(|key| key.aggregate_type.as_str()).collect();
+    let ids: Vec<&str> = keys.iter().map(|key| key.aggregate_id.as_str()).collect();
+    let params: [Param<'_>; 3] =
+        [(pipeline, Type::TEXT), (&types, Type::TEXT_ARRAY), (&ids, Type::TEXT_ARRAY)];
+    let rows = tx.query(sql, &params).await?;
+    let key = |row: &tokio_postgres::Row| {
+        Ok(Key { aggregate_type: row.try_get(0)?, aggregate_id: row.try_get(1)? })
+    };
+    rows.iter().map(key).collect()
+}
+
+/// Who runs a statement.
+enum Writer<'w, 'c> {
+    /// It is a transaction of its own.
+    Alone,
+    In(&'w mut Transaction<'c>),
+}
+
+/// Fresh rows are done with.
+async fn leave_stream(
+    shared: &Shared,
+    writer: Writer<'_, '_>,
+    rows: &[i64],
+    position: Option<&Position>,
+) -> Result<(), Trouble> {
+    let [pipeline, shard, epoch] = shared.lease_params();
+    let query = async |sql: &str, params: &[Param<'_>]| match writer {
+        Writer::Alone => shared.settler.query(sql, params).await,
+        Writer::In(tx) => tx.query(sql, params).await,
+    };
+    let sql = match shared.progress {
+        Progress::Cursor => {
+            let Some(Position { base, tick, seq, beyond }) = position else {
+                return Ok(());
+            };
+            let (base, tick, beyond) = (base.to_string(), tick.to_string(), beyond.to_text());
+            let params: [Param<'_>; 7] = [
+                pipeline,
+                shard,
+                epoch,
+                (&base, Type::TEXT),
+                (&tick, Type::TEXT),
+                (seq, Type::INT8),
+                (&beyond, Type::TEXT),
+            ];
+            let rows = query(&shared.writes.advance, &params).await?;
+            let row = rows.first().expect("EXISTS answers one row");
+            return match (row.try_get(0)?, row.try_get(1)?) {
+                (false, _) => Err(shared.held.lost().into()),
+                (true, false) => {
+                    Err(shared.checkpoints.checkpoint_is_gone(&shared.pipeline).into())
+                }
+                (true, true) => Ok(()),
+            };
+        }
+        Progress::Delete => &shared.writes.delete,
+        Progress::Mark => &shared.writes.mark,
+    };
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let params: [Param<'_>; 4] = [pipeline, shard, epoch, (&rows, Type::INT8_ARRAY)];
+    match answer(&query(sql, &params).await?)? {
+        true => Ok(()),
+        false => Err(shared.held.lost().into()),
+    }
+}
+
+/// What a statement that begins with EXISTS answers.
+pub(super) fn answer(rows: &[tokio_postgres::Row]) -> Result<bool, Trouble> {
+    let row = rows.first().expect("EXISTS answers one row");
+    Ok(row.try_get(0)?)
+}
+
+async fn set_aside_fresh(
+    shared: &Shared,
+    tx: &mut Transaction<'_>,
+    fresh: &Aside,
+) -> Result<(), Trouble> {
+    let sql = &shared.writes;
+    let copied = fresh.write(tx, &sql.set_aside, &shared.pipeline).await?;
+    if copied == fresh.seqs.len() {
+        return Ok(());
+    }
+    // Some are gone from the stream already: settled by a try whose answer was lost, or removed
+    // by hand. But a row must not be left out because another one has its number.
+    let params: [Param<'_>; 2] = [(&shared.pipeline, Type::TEXT), (&fresh.seqs, Type::INT8_ARRAY)];
+    if !answer(&tx.query(&sql.is_another, &params).await?)? {
+        return Ok(());
+    }
+    let table = &shared.table;
+    let message = format!(
+        "an event of {table} has the number of another one that is set aside: the numbering of \
+         {table} was reset"
+    );
+    Err(SourceError::new(SourceErrorKind::Unsafe, message)
+        .with_hint(format!(
+            "retry or discard the dead letters, so that {table}_failures is empty, and start again"
+        ))
+        .into())
+}
+
+/// What is to be written.
+#[derive(Default)]
+struct Plan {
+    is_utf8: bool,
+    /// Fresh rows that leave the stream.
+    done: Vec<i64>,
+    /// Fresh rows to set aside.
+    fresh: Aside,
+    /// Rows that are set aside once more.
+    again: Aside,
+    /// Rows that were set aside and are delivered.
+    forgotten: Vec<i64>,
+    /// Rows whose claim ends.
+    unclaimed: Vec<i64>,
+    /// Keys of rows that blocked, or do now.
+    touched: BTreeSet<Key>,
+}
+
+impl Plan {
+    fn add(&mut self, Settling { row, verdict, .. }: &Settling) {
+        let key = row.key();
+        if !matches!(verdict, Verdict::Attempting { .. }) {
+            self.unclaimed.push(row.seq);
+        }
+        if verdict == &Verdict::Released {
+            return;
+        }
+        let blocked = match row.origin {
+            Origin::Fresh(_) => {
+                self.done.push(row.seq);
+                false
+            }
+            Origin::SetAside { blocks } => blocks,
+        };
+        let mut blocks = false;
+        match (verdict, row.was_set_aside()) {
+            (Verdict::Delivered, false) => {}
+            (Verdict::Delivered, true) => self.forgotten.push(row.seq),
+            (verdict, false) => blocks = self.fresh.add(row.seq, key, verdict, self.is_utf8),
+            (verdict, true) => blocks = self.again.add(row.seq, key, verdict, self.is_utf8),
+        }
+        if blocked || blocks {
+            self.touched.extend(key.cloned());
+        }
+    }
+
+    /// Everything was released.
+    fn is_nothing(&self) -> bool {
+        self.is_plain_but_for_claims() && self.done.is_empty()
+    }
+
+    /// Nothing but fresh rows that were delivered.
+    fn is_plain(&self) -> bool {
+        self.is_plain_but_for_claims() && self.unclaimed.len() == self.done.len()
+    }
+
+    fn is_plain_but_for_claims(&self) -> bool {
+        self.fresh.is_empty() && self.again.is_empty() && self.forgotten.is_empty()
+    }
+}
+
+/// Rows to set aside, column by column.
+#[derive(Default)]
+struct Aside {
+    seqs: Vec<i64>,
+    states: Vec<&'static str>,
+    blocks: Vec<bool>,
+    /// Microseconds until it is due.
+    delays: Vec<Option<i64>>,
+    attempts: Vec<Option<i32>>,
+    kinds: Vec<Option<&'static str>>,
+    errors: Vec<Option<String>>,
+}
+
+impl Aside {
+    fn is_empty(&self) -> bool {
+        self.seqs.is_empty()
+    }
+
+    /// Adds a row; answers whether it blocks its key.
+    fn add(&mut self, seq: i64, key: Option<&Key>, verdict: &Verdict, is_utf8: bool) -> bool {
+        let (mut state, mut blocks, mut delay) = ("queued", true, None);
+        let (mut failure, mut attempts) = (None, None);
+        match verdict {
+            Verdict::Parked { failure: why, blocks: does } => {
+                (state, blocks, failure) = ("parked", *does, Some(why));
+            }
+            Verdict::Deferred { delay: pause, failure: why, blocks: does } => {
+                (state, blocks, failure) = ("deferred", *does, why.as_ref());
+                delay = Some(*pause);
+            }
+            Verdict::Attempting { attempts: tries, blocks: does } => {
+                (state, blocks, attempts) = ("deferred", *does, Some(*tries));
+                delay = Some(Duration::ZERO);
+            }
+            Verdict::Queued | Verdict::Delivered | Verdict::Released => {}
+        }
+        // What has no key blocks nothing and has nothing to wait for.
+        if key.is_none() {
+            blocks = false;
+            if state == "queued" {
+                delay = Some(Duration::ZERO);
+            }
+        }
+        let attempts = attempts.or(failure.map(|failure| failure.attempts));
+        self.seqs.push(seq);
+        self.states.push(state);
+        self.blocks.push(blocks);
+        self.delays.push(delay.map(micros));
+        self.attempts.push(attempts.map(|attempts| i32::try_from(attempts).unwrap_or(i32::MAX)));
+        self.kinds.push(failure.map(|failure| failure.kind.as_str()));
+        self.errors.push(failure.map(|failure| storable(&failure.message, is_utf8)));
+        blocks
+    }
+
+    /// Runs the statement; answers how many rows it gave back.
+    async fn write(
+        &self,
+        tx: &mut Transaction<'_>,
+        sql: &str,
+        pipeline: &String,
+    ) -> Result<usize, Trouble> {
+        let params: [Param<'_>; 8] = [
+            (pipeline, Type::TEXT),
+            (&self.seqs, Type::INT8_ARRAY),
+            (&self.states, Type::TEXT_ARRAY),
+            (&self.blocks, Type::BOOL_ARRAY),
+            (&self.delays, Type::INT8_ARRAY),
+            (&self.attempts, Type::INT4_ARRAY),
+            (&self.kinds, Type::TEXT_ARRAY),
+            (&self.errors, Type::TEXT_ARRAY),
+        ];
+        Ok(tx.query(sql, &params).await?.len())
+    }
+}
+
+/// What the database can store: PostgreSQL takes no NUL in a text, and one that is not in UTF-8
+/// takes only the characters of its encoding.
+fn storable(message: &str, is_utf8: bool) -> String {
+    let mut storable = String::with_capacity(message.len());
+    for char in message.chars() {
+        match char {
+            '\0' => storable.push('?'),
+            char if is_utf8 || char.is_ascii() => storable.push(char),
+            char => storable.extend(char.escape_unicode()),
+        }
+    }
+    storable
+}
+
+fn micros(delay: Duration) -> i64 {
+    i64::try_from(delay.min(DELAY_MAX).as_micros()).unwrap_or(i64::MAX)
+}

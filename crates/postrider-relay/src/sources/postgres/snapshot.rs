@@ -1,0 +1,90 @@
+//! A snapshot of the database: which transactions it sees.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Which transactions are seen: all before `xmin`, and those before `xmax` that were not under
+/// way. Its text is that of PostgreSQL's `pg_snapshot`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Snapshot {
+    xmin: u64,
+    xmax: u64,
+    /// Transactions that were under way, in order.
+    under_way: Vec<u64>,
+}
+
+impl Snapshot {
+    /// Sees nothing: transactions count from 3.
+    pub(super) fn nothing() -> Self {
+        Self { xmin: 1, xmax: 1, under_way: Vec::new() }
+    }
+
+    /// Whether it sees nothing at all.
+    pub(super) fn is_nothing(&self) -> bool {
+        self.xmax <= 1
+    }
+
+    /// The first transaction that had not begun.
+    pub(super) fn xmax(&self) -> u64 {
+        self.xmax
+    }
+
+    /// The transactions that were under way.
+    pub(super) fn under_way(&self) -> &[u64] {
+        &self.under_way
+    }
+}
+
+impl fmt::Display for Snapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { xmin, xmax, under_way } = self;
+        write!(f, "{xmin}:{xmax}:")?;
+        for (index, xid) in under_way.iter().enumerate() {
+            let comma = if index == 0 { "" } else { "," };
+            write!(f, "{comma}{xid}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The text is not that of a snapshot.
+#[derive(Debug, thiserror::Error)]
+#[error("a snapshot could not be read")]
+pub(super) struct NotASnapshot;
+
+impl FromStr for Snapshot {
+    type Err = NotASnapshot;
+
+    fn from_str(text: &str) -> Result<Self, NotASnapshot> {
+        let number = |text: &str| text.parse::<u64>().map_err(|_| NotASnapshot);
+        let mut parts = text.splitn(3, ':');
+        let mut part = || parts.next().ok_or(NotASnapshot);
+        let (xmin, xmax, list) = (number(part()?)?, number(part()?)?, part()?);
+        let under_way: Result<Vec<u64>, _> =
+            list.split(',').filter(|xid| !xid.is_empty()).map(number).collect();
+        Ok(Self { xmin, xmax, under_way: under_way? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn its_text_is_postgresqls() {
+        for text in ["1:1:", "735:735:", "735:740:735,738", "4294967290:4294967310:4294967299"] {
+            assert_eq!(text.parse::<Snapshot>().unwrap().to_string(), text);
+        }
+        for text in ["", "1:2", "a:b:", "1:2:x", "-1:2:"] {
+            assert!(text.parse::<Snapshot>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_nothing() {
+        assert!(Snapshot::nothing().is_nothing());
+        let some: Snapshot = "735:740:735,738".parse().unwrap();
+        assert!(!some.is_nothing());
+        assert_eq!((some.xmax(), some.under_way()), (740, [735, 738].as_slice()));
+    }
+}

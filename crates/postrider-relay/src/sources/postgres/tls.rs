@@ -1,0 +1,233 @@
+//! TLS to the server, with the meaning that `sslmode` has for `psql`: what is not verified is
+//! still encrypted, `verify-ca` asks who signed the server's certificate, and `verify-full` also
+//! for which name.
+//!
+//! The files are read for every connection: a certificate that was exchanged is used by the next
+//! one, without a restart.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
+use rustls::crypto::{
+    CryptoProvider, WebPkiSupportedAlgorithms, aws_lc_rs, verify_tls12_signature,
+    verify_tls13_signature,
+};
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
+};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use crate::source::{SourceError, SourceErrorKind};
+
+/// How much is asked of the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TlsMode {
+    Disable,
+    Prefer,
+    Require,
+    VerifyCa,
+    VerifyFull,
+}
+
+impl TlsMode {
+    /// The one of this name, in a URL.
+    pub(super) fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "disable" => Some(Self::Disable),
+            "prefer" => Some(Self::Prefer),
+            "require" => Some(Self::Require),
+            "verify-ca" => Some(Self::VerifyCa),
+            "verify-full" => Some(Self::VerifyFull),
+            _ => None,
+        }
+    }
+}
+
+/// Whose signature makes a certificate trusted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Roots {
+    File(PathBuf),
+    System,
+}
+
+/// How connections are encrypted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct TlsSettings {
+    pub(super) mode: TlsMode,
+    pub(super) roots: Option<Roots>,
+    /// The files of the client's own certificate and of its key.
+    pub(super) identity: Option<(PathBuf, PathBuf)>,
+    /// Begin with TLS at once, without asking for it first.
+    pub(super) direct: bool,
+}
+
+impl TlsSettings {
+    /// Reads the files and makes what connects.
+    pub(super) fn connector(&self) -> Result<MakeRustlsConnect, SourceError> {
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let verifier = Arc::new(self.verifier(&provider)?);
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("the provider knows the protocols")
+            .dangerous()
+            .with_custom_certificate_verifier(verifier);
+        let mut config = match self.identity.as_ref().filter(|_| self.mode != TlsMode::Disable) {
+            None => builder.with_no_client_auth(),
+            Some((certificate, key)) => {
+                let chain = certificates(certificate, "client certificate")?;
+                let key_der = PrivateKeyDer::from_pem_file(key)
+                    .map_err(|err| unreadable("the client's private key", key, err))?;
+                builder.with_client_auth_cert(chain, key_der).map_err(|err| {
+                    misconfigured(format!(
+                        "the client certificate {} does not go with the key {}",
+                        certificate.display(),
+                        key.display()
+                    ))
+                    .with_source(err)
+                    .with_hint("sslcert and sslkey must be a certificate and its own key")
+                })?
+            }
+        };
+        if self.direct {
+            config.alpn_protocols = vec![b"postgresql".to_vec()];
+        }
+        Ok(MakeRustlsConnect::new(config))
+    }
+
+    fn verifier(&self, provider: &CryptoProvider) -> Result<Verifier, SourceError> {
+        let roots = match (self.mode, &self.roots) {
+            (TlsMode::Disable, _) => None,
+            (_, Some(Roots::File(path))) => Some(Trusted::file(path)?),
+            (_, Some(Roots::System)) | (TlsMode::VerifyFull, None) => Some(Trusted::system()?),
+            (_, None) => None,
+        };
+        Ok(Verifier {
+            roots,
+            check_name: self.mode == TlsMode::VerifyFull,
+            algorithms: provider.signature_verification_algorithms,
+        })
+    }
+}
+
+/// Whom to trust.
+#[derive(Debug)]
+struct Trusted {
+    roots: RootCertStore,
+    certificates: Vec<CertificateDer<'static>>,
+}
+
+impl Trusted {
+    fn file(path: &Path) -> Result<Self, SourceError> {
+        let certificates = certificates(path, "root certificate")?;
+        let mut roots = RootCertStore::empty();
+        for certificate in &certificates {
+            roots.add(certificate.clone()).map_err(|err| {
+                misconfigured(format!("{} has a certificate that cannot be used", path.display()))
+                    .with_source(err)
+            })?;
+        }
+        Ok(Self { roots, certificates })
+    }
+
+    fn system() -> Result<Self, SourceError> {
+        let found = rustls_native_certs::load_native_certs();
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(found.certs);
+        if roots.is_empty() {
+            return Err(misconfigured("the system has no trusted certificates")
+                .with_hint("install them (ca-certificates), or name a file with sslrootcert"));
+        }
+        Ok(Self { roots, certificates: Vec::new() })
+    }
+}
+
+/// Checks what `sslmode` asks for. That the server holds the key of its certificate is checked in
+/// any case: binding a password to the certificate would be worth nothing without it.
+#[derive(Debug)]
+struct Verifier {
+    roots: Option<Trusted>,
+    check_name: bool,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let Some(trusted) = &self.roots else {
+            return Ok(ServerCertVerified::assertion());
+        };
+        let certificate = ParsedCertificate::try_from(end_entity)?;
+        let verified = verify_server_cert_signed_by_trust_anchor(
+            &certificate,
+            &trusted.roots,
+            intermediates,
+            now,
+            self.algorithms.all,
+        );
+        match verified {
+            Ok(()) => {}
+            // A server that signed its certificate itself says that it is an authority, which is
+            // refused after the dates were checked. It is fine if the file has this very one.
+            Err(rustls::Error::InvalidCertificate(CertificateError::Other(_)))
+                if trusted.certificates.iter().any(|root| root == end_entity) => {}
+            Err(err) => return Err(err),
+        }
+        if self.check_name {
+            verify_server_name(&certificate, server_name)?;
+        }
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, cert, dss, &self.algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, cert, dss, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
+
+/// All certificates in a file; at least one.
+fn certificates(path: &Path, what: &str) -> Result<Vec<CertificateDer<'static>>, SourceError> {
+    let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<_, _>>);
+    let certificates: Vec<_> = read.map_err(|err| unreadable(&format!("the {what}"), path, err))?;
+    if certificates.is_empty() {
+        return Err(unreadable(&format!("the {what}"), path, pem::Error::NoItemsFound));
+    }
+    Ok(certificates)
+}
+
+fn unreadable(what: &str, path: &Path, err: pem::Error) -> SourceError {
+    misconfigured(format!("cannot read {what} {}", path.display()))
+        .with_source(err)
+        .with_hint("the relay needs to read the file, and it must hold PEM without a passphrase")
+}
+
+fn misconfigured(message: impl Into<String>) -> SourceError {
+    SourceError::new(SourceErrorKind::Misconfigured, message)
+}

@@ -1,0 +1,42 @@
+//! Statements that prune.
+
+use postrider::schema::TableName;
+
+/// The statements that prune.
+#[derive(Debug)]
+pub(in super::super) struct PruneQueries {
+    /// Name, progress and position of each pipeline.
+    pub(in super::super) pipelines: String,
+    /// `?1` after, `?2` limit, `?3` a time: the next rows in order, each with its number, whether
+    /// it is older than that time, whether it is marked, and the bytes of its payload. A time
+    /// that cannot be read is not older.
+    pub(in super::super) window: String,
+    /// `?1` a JSON array of numbers: rows as they stand.
+    pub(in super::super) rows: String,
+    /// `?1` a JSON array of numbers.
+    pub(in super::super) remove: String,
+}
+
+impl PruneQueries {
+    pub(in super::super) fn new(table: &TableName) -> Self {
+        let (outbox, checkpoints) = (table.quoted(), table.checkpoints().quoted());
+        let numbers = "seq IN (SELECT value FROM json_each(?1))";
+        Self {
+            pipelines: format!(
+                "SELECT pipeline, progress, position FROM {checkpoints} ORDER BY pipeline"
+            ),
+            window: format!(
+                "SELECT seq,
+                 coalesce(julianday(coalesce(published_at, created_at)) <= julianday(?3), 0),
+                 published_at IS NOT NULL, octet_length(payload)
+                 FROM {outbox} WHERE seq > ?1 ORDER BY seq LIMIT ?2"
+            ),
+            rows: format!(
+                "SELECT seq, id, aggregate_type, aggregate_id, event_type, event_version, topic,
+                 headers, occurred_at, content_type, payload, created_at, published_at
+                 FROM {outbox} WHERE {numbers} ORDER BY seq"
+            ),
+            remove: format!("DELETE FROM {outbox} WHERE {numbers}"),
+        }
+    }
+}

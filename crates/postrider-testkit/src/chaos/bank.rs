@@ -1,0 +1,197 @@
+//! The application: accounts that change, and an event for each change.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use postrider::schema::{self, TableName};
+use postrider_relay::sources;
+use tokio::time::{Instant, sleep};
+use tokio_postgres::{Client, Error};
+
+use super::{DEADLINE, LOOK_EVERY, Target, until};
+use crate::history::{History, Place, Wrong};
+use crate::servers::postgres::connect;
+
+/// `change` is what a service does: it locks its aggregate, changes it, and publishes the event.
+/// The row lock makes writers of one account take turns, so its versions are in the order of
+/// their commits.
+const TABLES: &str = "
+CREATE TABLE accounts (id bigint PRIMARY KEY, version bigint NOT NULL);
+CREATE TABLE facts (event bigint PRIMARY KEY, account bigint NOT NULL, version bigint NOT NULL);
+CREATE FUNCTION change(event bigint, account bigint) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE changed bigint;
+BEGIN
+    INSERT INTO accounts AS a VALUES (account, 1)
+    ON CONFLICT (id) DO UPDATE SET version = a.version + 1 RETURNING a.version INTO changed;
+    INSERT INTO facts VALUES (event, account, changed);
+    PERFORM outbox_publish('Account', account::text, 'AccountChanged',
+        jsonb_build_object('event', event));
+END $$;
+";
+
+/// An application with an outbox, in a database of its own.
+#[derive(Debug)]
+pub struct Bank {
+    url: String,
+    next_event: AtomicU64,
+    /// Events whose commit was confirmed to the writer.
+    confirmed: Mutex<BTreeSet<u64>>,
+}
+
+impl Bank {
+    /// Makes its tables in an empty database.
+    pub async fn open(url: impl Into<String>) -> Self {
+        let bank = Self::at(url, 1);
+        let mut client = bank.connect().await;
+        let migrated = schema::postgres::migrate(&mut client, &TableName::default(), None).await;
+        migrated.expect("an empty database can be migrated");
+        client.batch_execute(TABLES).await.expect("tables can be made");
+        bank
+    }
+
+    /// One whose tables are there already. Its events are numbered from `next_event`.
+    pub fn at(url: impl Into<String>, next_event: u64) -> Self {
+        let next_event = AtomicU64::new(next_event);
+        Self { url: url.into(), next_event, confirmed: Mutex::default() }
+    }
+
+    /// The URL of its database.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Connects to its database.
+    pub async fn connect(&self) -> Client {
+        connect(&self.url).await
+    }
+
+    /// Runs statements.
+    pub async fn run(&self, statements: &str) {
+        let done = self.connect().await.batch_execute(statements).await;
+        done.unwrap_or_else(|error| panic!("{statements}: {error:?}"));
+    }
+
+    /// The number that a query answers.
+    pub async fn number(&self, query: &str) -> i64 {
+        let row = self.connect().await.query_one(query, &[]).await;
+        row.unwrap_or_else(|error| panic!("{query}: {error:?}")).get(0)
+    }
+
+    /// Changes an account within whatever transaction the client has open, or in one of its own.
+    /// Answers the number of the event. Only unnamed statements are used.
+    pub async fn change(&self, client: &Client, account: u64) -> Result<u64, Error> {
+        let event = self.next_event.fetch_add(1, Ordering::Relaxed);
+        client.batch_execute(&format!("SELECT change({event}, {account})")).await?;
+        Ok(event)
+    }
+
+    /// Changes an account many times, each in a transaction of its own. Answers the events.
+    pub async fn change_often(&self, account: u64, times: usize) -> Vec<u64> {
+        let client = self.connect().await;
+        let mut events = Vec::with_capacity(times);
+        for _ in 0..times {
+            events.push(self.change(&client, account).await.expect("an account can be changed"));
+        }
+        self.confirm(&events);
+        events
+    }
+
+    /// Notes that a writer was told of its commit.
+    pub(super) fn confirm(&self, events: &[u64]) {
+        self.confirmed.lock().unwrap_or_else(PoisonError::into_inner).extend(events);
+    }
+
+    /// What was committed: each event with its place in the order of its account.
+    pub async fn facts(&self) -> BTreeMap<u64, Place> {
+        let client = self.connect().await;
+        let rows = client.query("SELECT event, account, version FROM facts", &[]).await;
+        let number = |number: i64| u64::try_from(number).expect("numbers are not negative");
+        let fact = |row: &tokio_postgres::Row| {
+            let place = Place { key: number(row.get(1)), number: Some(number(row.get(2))) };
+            (number(row.get(0)), place)
+        };
+        rows.expect("facts can be read").iter().map(fact).collect()
+    }
+
+    /// Waits until every committed event has arrived or stands in the dead letters.
+    pub async fn until_delivered(&self, target: &Target) {
+        let facts = self.facts().await;
+        let started = Instant::now();
+        loop {
+            let aside = self.with_operator().await;
+            let missing: Vec<u64> = target.missing(facts.keys().copied()).collect();
+            if missing.iter().all(|event| aside.contains(event)) {
+                return;
+            }
+            let few = &missing[..missing.len().min(5)];
+            let (missing, all) = (missing.len(), facts.len());
+            assert!(
+                started.elapsed() < DEADLINE,
+                "{missing} of {all} events have not arrived, such as {few:?}"
+            );
+            sleep(LOOK_EVERY * 5).await;
+        }
+    }
+
+    /// Waits until nothing is left to do for any pipeline.
+    pub async fn until_settled(&self) {
+        let columns = BTreeMap::new();
+        let admin = sources::connect_admin(&self.url, &TableName::default(), &columns).await;
+        let admin = admin.expect("an operator can connect");
+        let is_settled = || async {
+            sleep(LOOK_EVERY * 5).await;
+            let status = admin.status().await.expect("an operator can look");
+            status.pipelines.iter().all(|it| it.unpublished == 0 && it.deferred == 0)
+        };
+        until("everything is settled", is_settled).await;
+    }
+
+    /// Events that are parked, or wait behind one that is.
+    async fn with_operator(&self) -> BTreeSet<u64> {
+        let client = self.connect().await;
+        let query = "SELECT (convert_from(payload, 'UTF8')::jsonb ->> 'event')::bigint
+             FROM outbox_failures WHERE state IN ('parked', 'queued')";
+        let rows = client.query(query, &[]).await.expect("failures can be read");
+        let number = |row: &tokio_postgres::Row| u64::try_from(row.get::<_, i64>(0));
+        rows.iter().map(|row| number(row).expect("numbers are not negative")).collect()
+    }
+
+    /// What is wrong with what arrived, if so many repetitions are explained.
+    pub async fn wrongs(&self, target: &Target, duplicates_allowed: usize) -> Vec<Wrong> {
+        let mut history = History::default();
+        history.duplicates_allowed = duplicates_allowed;
+        let facts = self.facts().await;
+        let confirmed = self.confirmed.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut wrong: Vec<Wrong> = confirmed
+            .iter()
+            .filter(|event| !facts.contains_key(event))
+            .map(|event| Wrong::Broken(format!("the commit of event {event} was taken back")))
+            .collect();
+        for (event, place) in facts {
+            history.committed(event, place);
+        }
+        for event in self.with_operator().await {
+            history.left_with_operator(event);
+        }
+        for event in target.events() {
+            history.arrived(event);
+        }
+        wrong.extend(history.check());
+        wrong.extend(target.unequal_duplicates().into_iter().map(Wrong::Broken));
+        wrong
+    }
+
+    /// Waits until everything is delivered and settled, then checks the history.
+    ///
+    /// # Panics
+    ///
+    /// If anything is wrong.
+    pub async fn check(&self, target: &Target, duplicates_allowed: usize) {
+        self.until_delivered(target).await;
+        self.until_settled().await;
+        let wrong = self.wrongs(target, duplicates_allowed).await;
+        let few: Vec<String> = wrong.iter().take(10).map(ToString::to_string).collect();
+        assert!(wrong.is_empty(), "{} wrongs: {}", wrong.len(), few.join("; "));
+    }
+}

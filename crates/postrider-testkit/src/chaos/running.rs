@@ -1,0 +1,186 @@
+//! Pipelines and relays in this process.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use postrider_relay::config::{Config, Environment};
+use postrider_relay::pipeline::{Options, Pipeline, PipelineError, Status, Totals};
+use postrider_relay::relay::{Outcome, Relay};
+use postrider_relay::shutdown::{ShutdownHandle, shutdown};
+use postrider_relay::sinks::SinkSpec;
+use postrider_relay::sources::{Progress, SourceSpec};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use super::{DEADLINE, Target};
+
+/// The leases of relays that stand by are short, so that a test need not wait long for one to
+/// run out.
+const LEASE: Duration = Duration::from_secs(2);
+const CONCURRENCY: usize = 8;
+
+/// The outbox of a database, read by a relay of its own name, with the default lease.
+pub fn spec(url: &str, progress: Progress) -> SourceSpec {
+    static RELAYS: AtomicU32 = AtomicU32::new(0);
+    let relay = format!("relay {}", RELAYS.fetch_add(1, Ordering::Relaxed));
+    SourceSpec { progress, relay, ..SourceSpec::new(url) }
+}
+
+/// A pipeline that runs in this process, connected once.
+pub struct Running {
+    stop: ShutdownHandle,
+    task: JoinHandle<Result<Totals, PipelineError>>,
+    status: watch::Receiver<Status>,
+}
+
+impl Running {
+    /// Connects and runs a pipeline with the default options.
+    pub async fn start(spec: &SourceSpec, target: &Target) -> Self {
+        Self::start_with(spec, target, Options::default()).await
+    }
+
+    /// The same with other options.
+    pub async fn start_with(spec: &SourceSpec, target: &Target, options: Options) -> Self {
+        let source = spec.connect().await.expect("the outbox can be opened");
+        let given = format!("allow_private = true\nconcurrency = {CONCURRENCY}");
+        let given = given.parse().expect("the options are TOML");
+        let sink = SinkSpec { url: target.url(), options: given }.connect().await;
+        let sink = sink.expect("the sink can be opened");
+        let options = Options { ordering: spec.ordering, ..options };
+        let pipeline = Pipeline::new(&spec.pipeline, source, sink, options);
+        let status = pipeline.status();
+        let (stop, shutdown) = shutdown();
+        Self { stop, status, task: tokio::spawn(pipeline.run(shutdown)) }
+    }
+
+    /// How it stands.
+    pub fn status(&self) -> Status {
+        self.status.borrow().clone()
+    }
+
+    /// Waits until it stands so.
+    pub async fn until(&mut self, what: &str, condition: impl FnMut(&Status) -> bool) {
+        let waited = timeout(DEADLINE, self.status.wait_for(condition)).await;
+        let waited = waited.unwrap_or_else(|_| panic!("{what}: did not happen in time"));
+        let waited = waited.map(drop);
+        waited.unwrap_or_else(|_| panic!("{what}: the pipeline ended before"));
+    }
+
+    /// Stops it in order.
+    pub async fn stop(self) -> Totals {
+        self.stop.stop();
+        self.ended().await.expect("a stop is orderly")
+    }
+
+    /// Waits until it ends by itself.
+    pub async fn ended(self) -> Result<Totals, PipelineError> {
+        let ended = timeout(DEADLINE, self.task).await;
+        ended.expect("the pipeline ends in time").expect("it does not panic")
+    }
+
+    /// Ends it as a crash does.
+    pub async fn kill(self) {
+        self.task.abort();
+        drop(self.task.await);
+    }
+}
+
+/// One pipeline of a relay, as its configuration has it.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The database.
+    pub url: String,
+    /// Where events go, for each pipeline by name.
+    pub pipelines: Vec<(String, String)>,
+    /// How progress is kept.
+    pub progress: Progress,
+    /// `key` or `none`.
+    pub ordering: &'static str,
+    /// Into how many shards the keys are divided.
+    pub shards: u32,
+    /// How long a lease runs.
+    pub lease: Duration,
+    /// Most events in a window.
+    pub window: usize,
+}
+
+impl Setup {
+    /// One pipeline of one shard with short leases.
+    pub fn new(url: impl Into<String>, target: &Target, progress: Progress) -> Self {
+        Self {
+            url: url.into(),
+            pipelines: vec![("default".to_owned(), target.url())],
+            progress,
+            ordering: "key",
+            shards: 1,
+            lease: LEASE,
+            window: 1024,
+        }
+    }
+
+    /// The text of the configuration.
+    pub fn text(&self) -> String {
+        let Self { url, progress, ordering, shards, window, .. } = self;
+        let lease = self.lease.as_millis();
+        let pipeline = |(name, sink): &(String, String)| {
+            format!(
+                "
+[[pipeline]]
+name = {name:?}
+progress = \"{progress}\"
+ordering = {ordering:?}
+shards = {shards}
+lease = \"{lease}ms\"
+grace = \"5s\"
+window = {{ events = {window} }}
+retry = {{ initial = \"50ms\", max = \"1s\", attempts = 100 }}
+
+[pipeline.sink]
+url = {sink:?}
+allow_private = true
+concurrency = {CONCURRENCY}
+"
+            )
+        };
+        let pipelines: String = self.pipelines.iter().map(pipeline).collect();
+        format!("[source]\nurl = {url:?}\n{pipelines}")
+    }
+
+    fn config(&self) -> Config {
+        let config = Config::parse(&self.text(), "postrider.toml", &Environment::default());
+        config.unwrap_or_else(|problems| panic!("{problems}"))
+    }
+}
+
+/// A relay in this process, which stands by whenever it has to.
+pub struct StandingBy {
+    stop: ShutdownHandle,
+    task: JoinHandle<Vec<Outcome>>,
+}
+
+impl StandingBy {
+    /// Starts it. It connects when it can.
+    pub fn start(setup: &Setup) -> Self {
+        let (stop, shutdown) = shutdown();
+        let task = tokio::spawn(Relay::new(setup.config()).run(shutdown));
+        Self { stop, task }
+    }
+
+    /// Whether it has ended.
+    pub fn has_ended(&self) -> bool {
+        self.task.is_finished()
+    }
+
+    /// Stops it. Answers what became of each pipeline.
+    pub async fn stop(self) -> Vec<Outcome> {
+        self.stop.stop();
+        self.ended().await
+    }
+
+    /// Waits until all its pipelines have ended by themselves.
+    pub async fn ended(self) -> Vec<Outcome> {
+        let ended = timeout(DEADLINE, self.task).await;
+        ended.expect("the relay ends in time").expect("it does not panic")
+    }
+}

@@ -1,0 +1,151 @@
+//! An outbox in PostgreSQL, one backend for each way of keeping progress.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use async_trait::async_trait;
+use postrider::schema::{self, TableName};
+use postrider::{Event, Outbox};
+use postrider_relay::admin::Admin;
+use postrider_relay::source::{Source, SourceError};
+use postrider_relay::sources::{self, Progress, SourceSpec};
+use sqlx::postgres::PgPoolOptions;
+use sqlx::{PgPool, Postgres as Driver};
+
+use crate::servers::postgres::Database;
+use crate::suites::numbered::AGGREGATE_TYPE;
+use crate::suites::source::{
+    CANARY, Connection, OutboxCapabilities, Subject, Tampering, TestOutbox, TestTransaction,
+};
+use crate::suites::{Backend, Clock};
+
+const OVERSIZE_BYTES: usize = 5_000_000;
+
+/// An outbox whose progress is kept in one of the ways.
+pub fn backend(progress: Progress) -> Backend<Subject, OutboxCapabilities> {
+    let name = format!("postgres_{progress}");
+    Backend::new(name, capabilities(progress), Clock::Real, move || Postgres::fresh(progress))
+}
+
+fn capabilities(progress: Progress) -> OutboxCapabilities {
+    OutboxCapabilities {
+        concurrent_transactions: true,
+        filters: true,
+        keeps_delivered: progress != Progress::Delete,
+        shared: progress == Progress::Cursor,
+        stands_by: true,
+        // The types of its columns keep the others out.
+        tamperings: &[
+            Tampering::BadTime,
+            Tampering::BadVersion,
+            Tampering::BadHeaders,
+            Tampering::EmptyKey,
+            Tampering::Oversize,
+        ],
+    }
+}
+
+struct Postgres {
+    database: Database,
+    progress: Progress,
+    pool: PgPool,
+    relays: AtomicU32,
+}
+
+impl Postgres {
+    async fn fresh(progress: Progress) -> Subject {
+        let database = Database::fresh().await;
+        let mut client = database.connect().await;
+        schema::postgres::migrate(&mut client, &TableName::default(), None)
+            .await
+            .expect("an empty database can be migrated");
+        let pool = PgPoolOptions::new().max_connections(8).connect_lazy(&database.url());
+        let pool = pool.expect("the URL is one");
+        Arc::new(Self { database, progress, pool, relays: AtomicU32::new(0) })
+    }
+}
+
+#[async_trait]
+impl TestOutbox for Postgres {
+    fn capabilities(&self) -> OutboxCapabilities {
+        capabilities(self.progress)
+    }
+
+    async fn begin(&self) -> Box<dyn TestTransaction> {
+        let transaction = self.pool.begin().await;
+        Box::new(transaction.expect("a transaction can be begun"))
+    }
+
+    async fn tamper(&self, aggregate_id: &str, tampering: Tampering) {
+        let text = |text: &str| format!("'{text}'");
+        let mut columns = [
+            ("aggregate_type", text(AGGREGATE_TYPE)),
+            ("aggregate_id", text(aggregate_id)),
+            ("event_type", text("Bad")),
+            ("event_version", "1".to_owned()),
+            ("payload", format!("convert_to('{CANARY}', 'UTF8')")),
+            ("headers", text("{}")),
+            ("occurred_at", text("2026-01-02T03:04:05Z")),
+        ];
+        let (column, value) = match tampering {
+            Tampering::BadTime => (6, text("infinity")),
+            Tampering::BadVersion => (3, "-1".to_owned()),
+            Tampering::BadHeaders => (5, format!("'{{\"a\": [\"{CANARY}\"]}}'")),
+            Tampering::EmptyKey => (1, text("")),
+            Tampering::Oversize => (4, format!("repeat('x', {OVERSIZE_BYTES})::bytea")),
+            other => panic!("PostgreSQL holds no {other:?}"),
+        };
+        columns[column].1 = value;
+        let (names, values): (Vec<_>, Vec<_>) = columns.into_iter().unzip();
+        let (names, values) = (names.join(", "), values.join(", "));
+        let statement = format!("INSERT INTO outbox ({names}) VALUES ({values})");
+        let client = self.database.connect().await;
+        client.batch_execute(&statement).await.expect("the columns take it");
+    }
+
+    async fn connect(&self, connection: Connection<'_>) -> Result<Box<dyn Source>, SourceError> {
+        let types = connection.aggregate_types.iter();
+        let number = self.relays.fetch_add(1, Ordering::Relaxed);
+        let spec = SourceSpec {
+            pipeline: connection.pipeline.to_owned(),
+            progress: self.progress,
+            aggregate_types: types.map(ToString::to_string).collect(),
+            relay: format!("relay {number}"),
+            ..SourceSpec::new(self.database.url())
+        };
+        spec.connect().await
+    }
+
+    async fn admin(&self) -> Box<dyn Admin> {
+        let admin =
+            sources::connect_admin(&self.database.url(), &TableName::default(), &BTreeMap::new())
+                .await;
+        admin.expect("an operator can connect")
+    }
+
+    async fn rows(&self) -> usize {
+        let client = self.database.connect().await;
+        let row = client.query_one("SELECT count(*) FROM outbox", &[]).await;
+        let count: i64 = row.expect("rows can be counted").get(0);
+        usize::try_from(count).expect("a count is not negative")
+    }
+}
+
+#[async_trait]
+impl TestTransaction for sqlx::Transaction<'static, Driver> {
+    async fn publish(&mut self, event: &Event) {
+        let published = Outbox::new().publish(self, event).await;
+        published.expect("the event can be written");
+    }
+
+    async fn commit(self: Box<Self>) {
+        let committed = sqlx::Transaction::commit(*self).await;
+        committed.expect("the transaction can be committed");
+    }
+
+    async fn rollback(self: Box<Self>) {
+        let rolled_back = sqlx::Transaction::rollback(*self).await;
+        rolled_back.expect("the transaction can be rolled back");
+    }
+}

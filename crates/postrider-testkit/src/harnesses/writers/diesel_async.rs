@@ -1,0 +1,106 @@
+//! diesel-async on PostgreSQL.
+
+use async_trait::async_trait;
+use diesel::sql_query;
+use diesel_async::{AsyncConnection, AsyncPgConnection, RunQueryDsl as _, TransactionManager as _};
+use postrider::schema::postgres::Layout;
+use postrider::{Claim, Event, Events, Inbox, Outbox, ToEvent, WriteError};
+use uuid::Uuid;
+
+use super::postgres::{self, Setting};
+use crate::suites::Backend;
+use crate::suites::writer::{BoxError, Capabilities, End, Subject, TestClient};
+
+type Manager = <AsyncPgConnection as AsyncConnection>::TransactionManager;
+
+/// diesel-async on PostgreSQL.
+pub fn backend() -> Backend<Subject, Capabilities> {
+    let setting = Setting {
+        open: |url| {
+            Box::pin(async move {
+                let connection = AsyncPgConnection::establish(&url).await;
+                let client = Diesel(connection.expect("the server can be reached"));
+                Box::new(client) as Box<dyn TestClient>
+            })
+        },
+        layout: Layout::Plain,
+        // It keeps prepared statements, which such a pooler does not.
+        is_pooled: false,
+        transacts: false,
+    };
+    postgres::backend("diesel_async", setting)
+}
+
+struct Diesel(AsyncPgConnection);
+
+impl Diesel {
+    async fn run<T>(&mut self, end: End, work: impl AsyncFnOnce(&mut AsyncPgConnection) -> T) -> T {
+        let begun = Manager::begin_transaction(&mut self.0).await;
+        begun.expect("a transaction can be begun");
+        let result = work(&mut self.0).await;
+        let ended = match end {
+            End::Commit => Manager::commit_transaction(&mut self.0).await,
+            End::Rollback => Manager::rollback_transaction(&mut self.0).await,
+        };
+        ended.expect("a transaction can be ended");
+        result
+    }
+}
+
+#[async_trait(?Send)]
+impl TestClient for Diesel {
+    async fn publish(&mut self, event: &Event, end: End) -> Result<Uuid, WriteError> {
+        let error = Outbox::new().publish(&mut self.0, event).await;
+        let error = error.expect_err("nothing is written outside of a transaction");
+        assert!(matches!(error, WriteError::NotInTransaction), "{error:?}");
+        self.run(end, async |conn| Outbox::new().publish(conn, event).await).await
+    }
+
+    async fn publish_all(
+        &mut self,
+        events: &[&dyn ToEvent],
+        end: End,
+    ) -> Result<Vec<Uuid>, WriteError> {
+        self.run(end, async |conn| Outbox::new().publish_all(conn, events).await).await
+    }
+
+    async fn publish_nested(&mut self, outer: &Event, inner: &Event, end_inner: End) {
+        self.run(End::Commit, async |conn| {
+            let written = Outbox::new().publish(conn, outer).await;
+            written.expect("the event is written");
+            let savepoint = conn.transaction(async |conn| {
+                Outbox::new().publish(conn, inner).await?;
+                match end_inner {
+                    End::Commit => Ok(()),
+                    End::Rollback => Err(BoxError::from("rolled back")),
+                }
+            });
+            assert_eq!(savepoint.await.is_ok(), end_inner == End::Commit);
+        })
+        .await;
+    }
+
+    async fn once(
+        &mut self,
+        consumer: &str,
+        event_id: Uuid,
+        end: End,
+    ) -> Result<Claim, WriteError> {
+        let error = Inbox::new().once(&mut self.0, consumer, event_id).await;
+        let error = error.expect_err("nothing is claimed outside of a transaction");
+        assert!(matches!(error, WriteError::NotInTransaction), "{error:?}");
+        self.run(end, async |conn| Inbox::new().once(conn, consumer, event_id).await).await
+    }
+
+    // diesel has a `transaction` of its own.
+    async fn transact(&mut self, result: Result<Events, BoxError>) -> Result<(), BoxError> {
+        self.0
+            .transaction(async |conn| {
+                sql_query("INSERT INTO orders DEFAULT VALUES").execute(conn).await?;
+                let events = result?.into_result().map_err(WriteError::from)?;
+                Outbox::new().publish_all(conn, events).await?;
+                Ok(())
+            })
+            .await
+    }
+}

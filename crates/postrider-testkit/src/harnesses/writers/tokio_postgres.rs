@@ -1,0 +1,106 @@
+//! tokio-postgres.
+
+use async_trait::async_trait;
+use postrider::schema::postgres::{Layout, PartitionWidth};
+use postrider::{Claim, Event, Events, Inbox, LostCommit, Outbox, Outcome, ToEvent, WriteError};
+use tokio_postgres::{Client, Transaction};
+use uuid::Uuid;
+
+use super::postgres::{self, Setting};
+use crate::servers;
+use crate::suites::Backend;
+use crate::suites::writer::{BoxError, Capabilities, End, Subject, TestClient};
+
+const SETTING: Setting = Setting {
+    open: |url| {
+        Box::pin(async move {
+            let client = servers::postgres::connect(&url).await;
+            Box::new(TokioPostgres(client)) as Box<dyn TestClient>
+        })
+    },
+    layout: Layout::Plain,
+    is_pooled: false,
+    transacts: true,
+};
+
+/// tokio-postgres.
+pub fn backend() -> Backend<Subject, Capabilities> {
+    postgres::backend("tokio_postgres", SETTING)
+}
+
+/// Behind pgbouncer in transaction mode.
+pub fn pooled() -> Backend<Subject, Capabilities> {
+    postgres::backend("tokio_postgres_pooled", Setting { is_pooled: true, ..SETTING })
+}
+
+/// On an outbox in partitions.
+pub fn partitioned() -> Backend<Subject, Capabilities> {
+    let layout = Layout::Partitioned { width: PartitionWidth::DAY };
+    postgres::backend("tokio_postgres_partitioned", Setting { layout, ..SETTING })
+}
+
+struct TokioPostgres(Client);
+
+impl TokioPostgres {
+    async fn run<T>(&mut self, end: End, work: impl AsyncFnOnce(&mut Transaction<'_>) -> T) -> T {
+        let mut tx = self.0.transaction().await.expect("a transaction can be begun");
+        let result = work(&mut tx).await;
+        let ended = match end {
+            End::Commit => tx.commit().await,
+            End::Rollback => tx.rollback().await,
+        };
+        ended.expect("a transaction can be ended");
+        result
+    }
+}
+
+#[async_trait(?Send)]
+impl TestClient for TokioPostgres {
+    async fn publish(&mut self, event: &Event, end: End) -> Result<Uuid, WriteError> {
+        self.run(end, async |tx| Outbox::new().publish(tx, event).await).await
+    }
+
+    async fn publish_all(
+        &mut self,
+        events: &[&dyn ToEvent],
+        end: End,
+    ) -> Result<Vec<Uuid>, WriteError> {
+        self.run(end, async |tx| Outbox::new().publish_all(tx, events).await).await
+    }
+
+    async fn publish_nested(&mut self, outer: &Event, inner: &Event, end_inner: End) {
+        self.run(End::Commit, async |tx| {
+            let written = Outbox::new().publish(tx, outer).await;
+            written.expect("the event is written");
+            let mut savepoint = tx.transaction().await.expect("a savepoint can be made");
+            let written = Outbox::new().publish(&mut savepoint, inner).await;
+            written.expect("the event is written");
+            if end_inner == End::Commit {
+                savepoint.commit().await.expect("a savepoint can be released");
+            }
+        })
+        .await;
+    }
+
+    async fn once(
+        &mut self,
+        consumer: &str,
+        event_id: Uuid,
+        end: End,
+    ) -> Result<Claim, WriteError> {
+        self.run(end, async |tx| Inbox::new().once(tx, consumer, event_id).await).await
+    }
+
+    async fn transact(&mut self, result: Result<Events, BoxError>) -> Result<(), BoxError> {
+        Outbox::new()
+            .transact_async(&mut self.0, async |tx| {
+                tx.execute_typed("INSERT INTO orders DEFAULT VALUES", &[]).await?;
+                Ok(((), result?))
+            })
+            .await
+    }
+
+    async fn was_written(&mut self, commit: &LostCommit) -> Result<Outcome, WriteError> {
+        Outbox::new().was_written(&self.0, commit).await
+    }
+}

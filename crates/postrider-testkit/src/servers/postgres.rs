@@ -1,0 +1,143 @@
+//! PostgreSQL: a database in the shared server, or a whole server for a test that breaks it.
+
+mod server;
+mod tls;
+mod xid;
+
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::time::{Duration, UNIX_EPOCH};
+
+use tokio::sync::OnceCell;
+use tokio_postgres::{Client, NoTls};
+use uuid::Uuid;
+
+pub use self::server::{Limit, Options, Server, Stop};
+pub use self::tls::{Certificates, Tls};
+pub use super::folder::can_limit_size;
+use super::with_database;
+
+/// How the names of tests' databases start.
+const PREFIX: &str = "test_";
+/// No test is that slow.
+const LEFT_AFTER: Duration = Duration::from_secs(3600);
+
+/// The URL of the shared server.
+///
+/// # Panics
+///
+/// If it does not run.
+pub fn shared() -> String {
+    super::shared("POSTRIDER_TEST_POSTGRES")
+}
+
+/// Connects without TLS.
+pub async fn connect(url: &str) -> Client {
+    let connected = tokio_postgres::connect(url, NoTls).await;
+    let (client, connection) = connected.expect("the server can be reached");
+    // It ends with the client. What goes wrong is the client's error, too.
+    tokio::spawn(connection);
+    client
+}
+
+/// A database of the shared server, for one test. It is dropped with this, whoever is connected.
+#[derive(Debug)]
+pub struct Database {
+    name: String,
+    /// The URL of the server.
+    server: String,
+}
+
+impl Database {
+    /// Makes one.
+    pub async fn fresh() -> Self {
+        let name = format!("{PREFIX}{}", Uuid::now_v7().simple());
+        // Nobody can be connected to `template0`, which would keep it from being copied.
+        let statement = format!("CREATE DATABASE {name} TEMPLATE template0");
+        let server = shared();
+        let client = connect(&server).await;
+        static SWEPT: OnceCell<()> = OnceCell::const_new();
+        SWEPT.get_or_init(|| sweep(&client)).await;
+        client.batch_execute(&statement).await.expect("a database can be made");
+        Self { name, server }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its URL.
+    pub fn url(&self) -> String {
+        with_database(&self.server, &self.name)
+    }
+
+    /// Its URL through the shared pgbouncer, in transaction mode.
+    pub fn pooled_url(&self) -> String {
+        with_database(&super::pgbouncer::shared(), &self.name)
+    }
+
+    /// Connects to it.
+    pub async fn connect(&self) -> Client {
+        connect(&self.url()).await
+    }
+}
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        let statement = format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.name);
+        let server = std::mem::take(&mut self.server);
+        let drop_it = move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let dropping = async {
+                let (client, connection) = tokio_postgres::connect(&server, NoTls).await?;
+                tokio::spawn(connection);
+                client.batch_execute(&statement).await
+            };
+            runtime.expect("a runtime can be made").block_on(dropping)
+        };
+        // The test's own runtime may be about to end.
+        let dropped = std::thread::spawn(drop_it).join();
+        if !std::thread::panicking() {
+            dropped.expect("the thread has not panicked").expect("the database can be dropped");
+        }
+    }
+}
+
+/// Drops the databases that killed tests have left. Their names say how old they are.
+async fn sweep(client: &Client) {
+    let names = client.query("SELECT datname FROM pg_database", &[]).await;
+    for row in names.expect("databases can be listed") {
+        let name: String = row.get(0);
+        let id = name.strip_prefix(PREFIX).and_then(|id| Uuid::parse_str(id).ok());
+        let Some(made_at) = id.and_then(|id| id.get_timestamp()) else { continue };
+        let made_at = UNIX_EPOCH + Duration::from_secs(made_at.to_unix().0);
+        if made_at.elapsed().is_ok_and(|age| age > LEFT_AFTER) {
+            // Another process may sweep, too, or somebody looks into it.
+            let _ = client.batch_execute(&format!("DROP DATABASE IF EXISTS {name}")).await;
+        }
+    }
+}
+
+/// The programs of the newest version that is installed.
+fn programs() -> PathBuf {
+    let version = |entry: std::fs::DirEntry| {
+        let major: u32 = entry.file_name().to_str()?.parse().ok()?;
+        let programs = entry.path().join("bin");
+        programs.join("initdb").exists().then_some((major, programs))
+    };
+    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let (_, programs) = versions
+        .filter_map(version)
+        .max()
+        .expect("PostgreSQL is installed: run `cargo xtask services up`");
+    programs
+}
+
+/// A port that nothing listens on. It is none of those that the system gives to connections, so
+/// that it is still free when a server comes back.
+pub(super) fn free_port() -> u16 {
+    let ports = std::iter::repeat_with(|| fastrand::u16(20_000..32_000)).take(1000);
+    let mut free = ports.filter(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok());
+    free.next().expect("there is a free port")
+}

@@ -1,0 +1,246 @@
+//! The functions for every language.
+
+use std::time::{Duration, SystemTime};
+
+use postrider::schema::postgres::Layout;
+use tokio_postgres::Client;
+use uuid::Uuid;
+
+use super::{migrated, refused, run, value, values};
+use crate::case;
+use crate::harnesses::writers::schema::Schema;
+use crate::suites::Case;
+
+pub(super) fn cases() -> Vec<Case<Schema, ()>> {
+    vec![
+        case!(a_payload_may_be_text_json_or_bytes),
+        case!(every_parameter_is_written),
+        case!(what_is_left_out_has_a_default),
+        case!(several_events_are_written_in_order),
+        case!(what_could_not_be_delivered_is_refused),
+        case!(a_bad_batch_is_refused_whole),
+        case!(an_event_rolls_back_with_its_transaction),
+        case!(an_event_is_accepted_once_per_consumer),
+    ]
+}
+
+async fn payload(client: &Client) -> String {
+    value(client, "SELECT convert_from(payload, 'UTF8') FROM outbox ORDER BY seq DESC LIMIT 1")
+        .await
+}
+
+/// G-04: what was given as text or bytes stays as it is.
+async fn a_payload_may_be_text_json_or_bytes(schema: Schema) {
+    let client = migrated(&schema, Layout::Plain).await;
+    let calls = [
+        // What a client sends without a type is text.
+        (r#"'{"a" : 1.50, "a":2}'"#, r#"{"a" : 1.50, "a":2}"#),
+        (r#"'"Größe"'::varchar"#, r#""Größe""#),
+        (r#"'{"b":1,"a":2}'::jsonb"#, r#"{"a": 2, "b": 1}"#),
+        ("jsonb_build_object('a', ARRAY[1, 2])", r#"{"a": [1, 2]}"#),
+        (r"'\x6162'::bytea", "ab"),
+        ("'<a/>', content_type => 'application/xml'", "<a/>"),
+    ];
+    for (argument, expected) in calls {
+        run(&client, &format!("SELECT outbox_publish('Order', '42', 'Paid', {argument})")).await;
+        assert_eq!(payload(&client).await, expected, "{argument}");
+    }
+}
+
+async fn every_parameter_is_written(schema: Schema) {
+    let client = migrated(&schema, Layout::Plain).await;
+    let id: Uuid = value(
+        &client,
+        r#"SELECT outbox_publish(id => '00000000-0000-0000-0000-000000000007',
+            aggregate_type => 'Order', aggregate_id => '42', event_type => 'OrderPaid',
+            payload => 'x', content_type => 'text/plain', headers => '{"a":"b"}',
+            event_version => 3, occurred_at => '2026-01-02T03:04:05.123456Z', topic => 'orders',
+            deliver_after => '2026-02-03T04:05:06Z')"#,
+    )
+    .await;
+    assert_eq!(id, Uuid::from_u128(7));
+    let row: String = value(
+        &client,
+        "SELECT concat_ws('|', id, aggregate_type, aggregate_id, event_type, event_version,
+            convert_from(payload, 'UTF8'), content_type, headers, topic,
+            occurred_at AT TIME ZONE 'UTC', deliver_after AT TIME ZONE 'UTC', published_at)
+            FROM outbox",
+    )
+    .await;
+    let expected = r#"00000000-0000-0000-0000-000000000007|Order|42|OrderPaid|3|x|text/plain|{"a": "b"}|orders|2026-01-02 03:04:05.123456|2026-02-03 04:05:06"#;
+    assert_eq!(row, expected);
+}
+
+async fn what_is_left_out_has_a_default(schema: Schema) {
+    let client = migrated(&schema, Layout::Plain).await;
+    let before = SystemTime::now() - Duration::from_secs(60);
+    let publish = "SELECT outbox_publish('Order', '42', 'OrderPaid', '{}')";
+    let published: Uuid = value(&client, publish).await;
+    run(
+        &client,
+        "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload)
+            VALUES ('Order', '42', 'OrderPaid', '{}')",
+    )
+    .await;
+    let rows = client.query("SELECT *, headers::text AS h FROM outbox ORDER BY seq", &[]).await;
+    for row in rows.expect("there is an outbox") {
+        let id: Uuid = row.get("id");
+        assert_eq!((id.get_version_num(), id.get_variant()), (7, uuid::Variant::RFC4122));
+        let (seconds, _) = id.get_timestamp().expect("the time is in it").to_unix();
+        let made = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        assert!(made > before, "{id}");
+        assert!(row.get::<_, SystemTime>("occurred_at") > before);
+        assert!(row.get::<_, SystemTime>("created_at") > before);
+        assert_eq!(row.get::<_, i64>("event_version"), 1);
+        assert_eq!(row.get::<_, &str>("h"), "{}");
+        assert_eq!(row.get::<_, &str>("content_type"), "application/json");
+        assert_eq!(row.get::<_, Option<&str>>("topic"), None);
+        assert_eq!(row.get::<_, Option<SystemTime>>("deliver_after"), None);
+        assert_eq!(row.get::<_, Option<SystemTime>>("published_at"), None);
+    }
+    let ids = values::<Uuid>(&client, "SELECT id FROM outbox ORDER BY seq").await;
+    assert_eq!(ids[0], published);
+    let numbers: Vec<i64> = values(&client, "SELECT seq FROM outbox ORDER BY seq").await;
+    assert_eq!(numbers, [1, 2]);
+}
+
+/// G-03.
+async fn several_events_are_written_in_order(schema: Schema) {
+    let client = migrated(&schema, Layout::Plain).await;
+    let ids: Vec<Uuid> = value(
+        &client,
+        r#"SELECT outbox_publish_all(jsonb_agg(jsonb_build_object('aggregate_type', 'Order',
+            'aggregate_id', '42', 'event_type', 'E' || n, 'payload', jsonb_build_object('n', n),
+            'headers', '{"a":"b"}'::jsonb, 'event_version', n, 'topic', 't') ORDER BY n))
+            FROM generate_series(1, 100) AS n"#,
+    )
+    .await;
+    let types: Vec<String> = values(&client, "SELECT event_type FROM outbox ORDER BY seq").await;
+    assert_eq!(types, (1..=100).map(|number| format!("E{number}")).collect::<Vec<_>>());
+    assert_eq!(values::<Uuid>(&client, "SELECT id FROM outbox ORDER BY seq").await, ids);
+    assert_eq!(payload(&client).await, r#"{"n": 100}"#);
+    let none: Vec<Uuid> = value(&client, "SELECT outbox_publish_all('[]')").await;
+    assert!(none.is_empty());
+}
+
+/// The limits are those of the library.
+async fn what_could_not_be_delivered_is_refused(schema: Schema) {
+    let client = migrated(&schema, Layout::Plain).await;
+    let plain = |payload: &str| format!("'Order', '42', 'T', {payload}");
+    let with = |more: &str| format!("'Order', '42', 'T', '{{}}', {more}");
+    let cases = [
+        ("'', '42', 'T', '{}'".to_owned(), "aggregate_type is empty"),
+        ("NULL, '42', 'T', '{}'".to_owned(), "aggregate_type is empty"),
+        ("'Order', '', 'T', '{}'".to_owned(), "aggregate_id is empty"),
+        ("'Order', '42', '', '{}'".to_owned(), "event_type is empty"),
+        ("repeat('x', 256), '42', 'T', '{}'".to_owned(), "aggregate_type has more than 255 bytes"),
+        ("'O', repeat('x', 1025), 'T', '{}'".to_owned(), "aggregate_id has more than 1024 bytes"),
+        ("'O', '4', repeat('é', 128), '{}'".to_owned(), "event_type has more than 255 bytes"),
+        ("'Order', E'4\\n2', 'T', '{}'".to_owned(), "aggregate_id contains a control character"),
+        ("'Order', '42', E'T\\u0085', '{}'".to_owned(), "event_type contains a control character"),
+        (plain("'{'"), "payload is not JSON"),
+        (plain("NULL::text"), "payload is NULL"),
+        (plain("repeat('x', 1048577)::bytea"), "payload has more than 1048576 bytes"),
+        (with("topic => ''"), "topic is empty"),
+        (with("topic => E'\\t'"), "topic contains a control character"),
+        (with("topic => repeat('x', 256)"), "topic has more than 255 bytes"),
+        (with("content_type => ''"), "content_type is empty"),
+        (with("content_type => repeat('x', 256)"), "content_type has more than 255 bytes"),
+        (with("event_version => 0"), "event_version is not a number from 1"),
+        (with("event_version => NULL"), "event_version is not a number from 1"),
+        (with("event_version => 4294967296"), "event_version is not a number from 1"),
+        (with("occurred_at => 'infinity'"), "occurred_at is outside of the years 0 to 9999"),
+        (with("occurred_at => '10000-01-01Z'"), "occurred_at is outside of the years 0 to 9999"),
+        (with("occurred_at => '0002-01-01Z BC'"), "occurred_at is outside of the years 0 to 9999"),
+        (with("occurred_at => NULL"), "occurred_at is outside of the years 0 to 9999"),
+        (with("deliver_after => 'infinity'"), "deliver_after is outside of the years 0 to 9999"),
+        (with("headers => NULL"), "headers is not a JSON object"),
+        (with("headers => '[]'"), "headers is not a JSON object"),
+        (with("headers => '{\"a\": 1}'"), "headers has a value that is not a string"),
+        (with("headers => '{\"a\": null}'"), "headers has a value that is not a string"),
+        (with("headers => '{\"\": \"b\"}'"), "a header name is empty"),
+        (with(r#"headers => '{"a": "b\r\nc"}'"#), "a header value contains a control character"),
+        (with(r#"headers => '{"a\n": "b"}'"#), "a header name contains a control character"),
+        (
+            with("headers => jsonb_build_object(repeat('x', 256), '')"),
+            "a header name has more than 255 bytes",
+        ),
+        (
+            with("headers => jsonb_build_object('a', repeat('x', 16384))"),
+            "headers has more than 16384 bytes",
+        ),
+        (
+            with("headers => (SELECT jsonb_object_agg(n, '') FROM generate_series(1, 65) AS n)"),
+            "headers has more than 64 members",
+        ),
+    ];
+    for (arguments, expected) in cases {
+        let (code, message) =
+            refused(&client, &format!("SELECT outbox_publish({arguments})")).await;
+        assert_eq!(message, format!("the event was not written: {expected}"), "{arguments}");
+        assert_eq!(code, "23514", "{arguments}");
+    }
+    assert_eq!(value::<i64>(&client, "SELECT count(*) FROM outbox").await, 0);
+    for arguments in [
+        "repeat('x', 255), repeat('x', 1024), repeat('x', 255), repeat('x', 1048576)::bytea, \
+         topic => repeat('x', 255), content_type => repeat('x', 255), event_version => 4294967295, \
+         occurred_at => '0001-01-01Z BC', deliver_after => '9999-12-30 21:59:59Z'",
+        "'Order', '42', 'T', '', content_type => 'text/plain'",
+        "'Order', 'Größe 4€', 'T', '{}', \
+         headers => (SELECT jsonb_object_agg(n, repeat('x', 254)) FROM generate_series(10, 73) AS n)",
+    ] {
+        run(&client, &format!("SELECT outbox_publish({arguments})")).await;
+    }
+}
+
+/// All or none.
+async fn a_bad_batch_is_refused_whole(schema: Schema) {
+    let client = migrated(&schema, Layout::Plain).await;
+    let good = r#"{"aggregate_type":"Order","aggregate_id":"42","event_type":"T","payload":null}"#;
+    let cases = [
+        ("NULL".to_owned(), "no event was written: events is not a JSON array"),
+        (format!("'{good}'"), "no event was written: events is not a JSON array"),
+        (format!("'[{good}, 1]'"), "no event was written: an event is not a JSON object"),
+        (
+            format!(r#"'[{good}, {{"payloud": 1}}]'"#),
+            "no event was written: an event has an unknown member \"payloud\"",
+        ),
+        (format!("'[{good}, {{}}]'"), "the event was not written: aggregate_type is empty"),
+        (
+            format!("'[{good}, {}]'", good.replace(",\"payload\":null", "")),
+            "the event was not written: payload is NULL",
+        ),
+    ];
+    for (events, expected) in cases {
+        let (_, message) = refused(&client, &format!("SELECT outbox_publish_all({events})")).await;
+        assert_eq!(message, expected, "{events}");
+    }
+    assert_eq!(value::<i64>(&client, "SELECT count(*) FROM outbox").await, 0);
+    // A member that is null is left out, but a payload may be.
+    let null = r#"null, "headers": null, "topic": null, "event_version": null"#;
+    let good = good.replace("null", null);
+    run(&client, &format!("SELECT outbox_publish_all('[{good}]')")).await;
+    assert_eq!(payload(&client).await, "null");
+}
+
+/// G-02.
+async fn an_event_rolls_back_with_its_transaction(schema: Schema) {
+    let client = migrated(&schema, Layout::Plain).await;
+    let publish = "SELECT outbox_publish('Order', '42', 'OrderPaid', '{}');";
+    run(&client, &format!("BEGIN; {publish} ROLLBACK")).await;
+    run(&client, &format!("BEGIN; {publish} SAVEPOINT a; {publish} ROLLBACK TO a; COMMIT")).await;
+    assert_eq!(value::<i64>(&client, "SELECT count(*) FROM outbox").await, 1);
+}
+
+/// G-08.
+async fn an_event_is_accepted_once_per_consumer(schema: Schema) {
+    let client = migrated(&schema, Layout::Plain).await;
+    let id = Uuid::now_v7();
+    let accept = |consumer: &str| format!("SELECT inbox_accept('{consumer}', '{id}')");
+    run(&client, &format!("BEGIN; {}; ROLLBACK", accept("billing"))).await;
+    for (consumer, expected) in [("billing", true), ("billing", false), ("shipping", true)] {
+        assert_eq!(value::<bool>(&client, &accept(consumer)).await, expected, "{consumer}");
+    }
+    let named = format!("SELECT inbox_accept(event_id => '{id}', consumer => 'audit')");
+    assert!(value::<bool>(&client, &named).await);
+}

@@ -1,0 +1,165 @@
+//! Making the tables.
+
+use postrider::schema::postgres::{Layout, migrate, migrations, pending, sql, status};
+use postrider::schema::{SchemaError, TableName};
+use tokio::task::JoinSet;
+
+use super::{PARTITIONED, migrated, odd_name, run, value, values};
+use crate::case;
+use crate::harnesses::writers::schema::Schema;
+use crate::suites::Case;
+
+const TABLES: &str = "SELECT relname::text FROM pg_class WHERE relkind IN ('r', 'p')
+    AND relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
+    ORDER BY relname COLLATE \"C\"";
+
+pub(super) fn cases() -> Vec<Case<Schema, ()>> {
+    vec![
+        case!(migrating_is_idempotent),
+        case!(each_outbox_has_tables_of_its_own_and_all_share_the_inbox),
+        case!(the_printed_script_leaves_nothing_pending),
+        case!(several_may_migrate_at_once),
+        case!(a_foreign_table_of_that_name_is_left_alone),
+        case!(a_newer_schema_is_refused),
+        case!(another_layout_is_refused),
+        case!(an_existing_table_stays_as_it_is),
+        case!(tables_of_another_schema_are_not_ours),
+    ]
+}
+
+async fn migrating_is_idempotent(schema: Schema) {
+    let (mut client, outbox) = (schema.connect().await, TableName::default());
+    let lacking = pending(&client, &outbox, None).await.expect("an empty schema is fine");
+    assert_eq!(lacking, migrations(Layout::Plain).iter().collect::<Vec<_>>());
+    assert!(values::<String>(&client, TABLES).await.is_empty(), "looking changes nothing");
+    let applied = migrate(&mut client, &outbox, None).await.expect("it can be migrated");
+    assert_eq!(applied, lacking);
+    let applied = migrate(&mut client, &outbox, None).await.expect("it can be repeated");
+    assert!(applied.is_empty(), "{applied:?}");
+    let status = status(&client, &outbox).await.expect("it can be looked at");
+    assert!(status.pending.is_empty(), "{status:?}");
+    assert_eq!(status.layout, Some(Layout::Plain));
+    assert_eq!(status.applied.len(), lacking.len());
+    assert_eq!(status.applied[0].name, "outbox");
+}
+
+async fn each_outbox_has_tables_of_its_own_and_all_share_the_inbox(schema: Schema) {
+    let mut client = migrated(&schema, Layout::Plain).await;
+    let odd = odd_name();
+    migrate(&mut client, &odd, Some(Layout::Plain)).await.expect("a second outbox can be made");
+    let side = ["", "_checkpoints", "_claims", "_failures", "_leases"];
+    let mut expected: Vec<String> = side.map(|suffix| format!("outbox{suffix}")).into();
+    expected.extend(side.map(|suffix| format!("{odd}{suffix}")));
+    expected.extend(["inbox".to_owned(), "postrider_migrations".to_owned()]);
+    expected.sort();
+    assert_eq!(values::<String>(&client, TABLES).await, expected);
+    let publish = odd.quoted().replace("%\"", "%_publish\"");
+    run(&client, &format!("SELECT {publish}('Order', '42', 'OrderPaid', '{{}}')")).await;
+    assert_eq!(value::<i64>(&client, &format!("SELECT count(*) FROM {}", odd.quoted())).await, 1);
+    assert_eq!(value::<i64>(&client, "SELECT count(*) FROM outbox").await, 0);
+}
+
+/// For those who migrate with a tool of their own.
+async fn the_printed_script_leaves_nothing_pending(schema: Schema) {
+    for (name, layout) in
+        [("a", Layout::Plain), ("b", PARTITIONED), ("c", Layout::Existing), ("d", PARTITIONED)]
+    {
+        let client = schema.connect().await;
+        let odd = if name == "d" { odd_name() } else { TableName::new(name).expect("it is fine") };
+        if layout == Layout::Existing {
+            run(&client, &format!("CREATE TABLE {} (id bigint)", odd.quoted())).await;
+        }
+        run(&client, &sql(&odd, layout)).await;
+        let lacking = pending(&client, &odd, Some(layout)).await.expect("the layout is right");
+        assert!(lacking.is_empty(), "{lacking:?}");
+        let status = status(&client, &odd).await.expect("it can be looked at");
+        assert_eq!(status.layout, Some(layout));
+    }
+}
+
+async fn several_may_migrate_at_once(schema: Schema) {
+    let mut migrators = JoinSet::new();
+    for _ in 0..4 {
+        let mut client = schema.connect().await;
+        migrators.spawn(async move {
+            let applied = migrate(&mut client, &TableName::default(), None).await;
+            applied.expect("one waits for the other").len()
+        });
+    }
+    let applied: usize = migrators.join_all().await.into_iter().sum();
+    assert_eq!(applied, migrations(Layout::Plain).len());
+}
+
+async fn a_foreign_table_of_that_name_is_left_alone(schema: Schema) {
+    let mut client = schema.connect().await;
+    run(&client, "CREATE TABLE outbox (x text)").await;
+    let error = migrate(&mut client, &TableName::default(), None).await;
+    let error = error.expect_err("the name is taken");
+    assert_eq!(error.to_string(), "migration 1 of outbox failed; nothing was changed");
+    assert_eq!(values::<String>(&client, TABLES).await, ["outbox"]);
+}
+
+async fn a_newer_schema_is_refused(schema: Schema) {
+    let mut client = migrated(&schema, Layout::Plain).await;
+    run(&client, "INSERT INTO postrider_migrations VALUES ('outbox', 99, 'x', 'plain')").await;
+    let error = migrate(&mut client, &TableName::default(), None).await;
+    let error = error.expect_err("the version is not known").to_string();
+    let expected =
+        "the schema of outbox is at version 99 and this build knows up to 1; upgrade postrider";
+    assert_eq!(error, expected);
+    run(&client, "DELETE FROM postrider_migrations WHERE version = 99").await;
+    run(&client, "UPDATE postrider_migrations SET layout = 'round'").await;
+    let error = migrate(&mut client, &TableName::default(), None).await;
+    let error = error.expect_err("the layout is not known");
+    assert!(matches!(error, SchemaError::Newer { .. }), "{error:?}");
+}
+
+async fn another_layout_is_refused(schema: Schema) {
+    let mut client = migrated(&schema, PARTITIONED).await;
+    let error = migrate(&mut client, &TableName::default(), Some(Layout::Plain)).await;
+    let error = error.expect_err("it is in partitions").to_string();
+    assert!(error.starts_with("outbox is partitioned 1d and cannot be made plain; "), "{error}");
+    let applied = migrate(&mut client, &TableName::default(), None).await;
+    assert!(applied.expect("any layout is fine").is_empty());
+}
+
+async fn an_existing_table_stays_as_it_is(schema: Schema) {
+    let mut client = schema.connect().await;
+    let outbox = TableName::new("events").expect("it is fine");
+    let error = migrate(&mut client, &outbox, Some(Layout::Existing)).await;
+    let error = error.expect_err("there is none").to_string();
+    assert_eq!(error, "there is no table events; name the one that has the events");
+    run(&client, "CREATE TABLE events (id bigint)").await;
+    let applied = migrate(&mut client, &outbox, Some(Layout::Existing)).await;
+    assert_eq!(applied.expect("there is one").len(), migrations(Layout::Existing).len());
+    let expected = [
+        "events",
+        "events_checkpoints",
+        "events_claims",
+        "events_failures",
+        "events_leases",
+        "inbox",
+        "postrider_migrations",
+    ];
+    assert_eq!(values::<String>(&client, TABLES).await, expected);
+}
+
+/// Only the first schema of the path counts, and functions stay in it whatever the caller's path.
+async fn tables_of_another_schema_are_not_ours(schema: Schema) {
+    let other = Schema::fresh().await;
+    migrated(&other, Layout::Plain).await;
+    let mut client = schema.connect().await;
+    let path = |first: &Schema, second: &Schema| {
+        format!("SET search_path = \"{}\", \"{}\"", first.name(), second.name())
+    };
+    run(&client, &path(&schema, &other)).await;
+    let applied = migrate(&mut client, &TableName::default(), None).await;
+    assert_eq!(applied.expect("this schema is empty").len(), migrations(Layout::Plain).len());
+    run(&client, &path(&other, &schema)).await;
+    let name = schema.name();
+    let publish = format!("SELECT \"{name}\".outbox_publish('Order', '42', 'OrderPaid', '{{}}')");
+    run(&client, &publish).await;
+    assert_eq!(value::<i64>(&client, "SELECT count(*) FROM outbox").await, 0);
+    let count = format!("SELECT count(*) FROM \"{name}\".outbox");
+    assert_eq!(value::<i64>(&client, &count).await, 1);
+}

@@ -1,0 +1,189 @@
+//! What each role may do, and what not.
+
+use postrider::schema::TableName;
+use postrider::schema::postgres::{Layout, RolePrefix, roles};
+use postrider::{Claim, Event, Inbox, Outbox, WriteError, events};
+use tokio_postgres::Client;
+use uuid::Uuid;
+
+use super::{PARTITIONED, migrated, refused, run, value};
+use crate::case;
+use crate::harnesses::writers::schema::Schema;
+use crate::suites::Case;
+
+const NOT_PERMITTED: &str = "42501";
+
+pub(super) fn cases() -> Vec<Case<Schema, ()>> {
+    vec![
+        case!(a_writer_writes_and_nothing_else),
+        case!(a_writer_has_what_the_library_needs),
+        case!(a_relay_has_what_relaying_needs),
+        case!(a_reader_reads_and_nothing_else),
+        case!(a_relay_looks_after_partitions),
+    ]
+}
+
+/// A schema with an outbox and its roles, and a connection as one of them.
+async fn connect_as(schema: &Schema, role: &str, layout: Layout) -> Client {
+    let owner = migrated(schema, layout).await;
+    let prefix = RolePrefix::new(schema.name()).expect("the name is fine");
+    let sql = roles(&TableName::default(), &prefix);
+    run(&owner, &sql).await;
+    // It can be run again.
+    run(&owner, &sql).await;
+    run(&owner, "SELECT outbox_publish('Order', '1', 'Theirs', '{}')").await;
+    schema.connect_as(&format!("{}_{role}", schema.name())).await
+}
+
+async fn assert_refused(client: &Client, statements: &[&str]) {
+    for statement in statements {
+        assert_eq!(refused(client, statement).await.0, NOT_PERMITTED, "{statement}");
+    }
+}
+
+async fn a_writer_writes_and_nothing_else(schema: Schema) {
+    let client = connect_as(&schema, "writer", Layout::Plain).await;
+    run(&client, "SELECT outbox_publish('Order', '42', 'A', '{}')").await;
+    run(&client, "SELECT outbox_publish('Order', '42', 'A', '{}'::jsonb)").await;
+    run(&client, "SELECT outbox_publish('Order', '42', 'A', ''::bytea)").await;
+    let event = r#"[{"aggregate_type":"O","aggregate_id":"1","event_type":"T","payload":1}]"#;
+    run(&client, &format!("SELECT outbox_publish_all('{event}')")).await;
+    let insert = "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload)
+        VALUES ('Order', '42', 'A', '') RETURNING id";
+    value::<Uuid>(&client, insert).await;
+    let accept = format!("SELECT inbox_accept('billing', '{}')", Uuid::from_u128(1));
+    assert!(value::<bool>(&client, &accept).await);
+    assert!(!value::<bool>(&client, &accept).await);
+    assert_refused(
+        &client,
+        &[
+            "SELECT payload FROM outbox",
+            "SELECT * FROM inbox",
+            "UPDATE outbox SET payload = ''",
+            "DELETE FROM outbox",
+            "DELETE FROM inbox",
+            "TRUNCATE outbox",
+            "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload, published_at)
+                VALUES ('Order', '42', 'A', '', now())",
+            "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload, seq)
+                VALUES ('Order', '42', 'A', '', 1)",
+            "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload, xid)
+                VALUES ('Order', '42', 'A', '', '1')",
+            "SELECT nextval(pg_get_serial_sequence('outbox', 'seq'))",
+            "SELECT * FROM outbox_failures",
+            "SELECT * FROM outbox_checkpoints",
+            "INSERT INTO outbox_leases (pipeline, shard) VALUES ('default', 0)",
+            "SELECT * FROM postrider_migrations",
+            "CREATE TABLE mine (id bigint)",
+        ],
+    )
+    .await;
+}
+
+async fn a_writer_has_what_the_library_needs(schema: Schema) {
+    let mut client = connect_as(&schema, "writer", Layout::Plain).await;
+    let (outbox, event) = (Outbox::new(), |event_type: &str| {
+        Event::builder("Order", "42", event_type).build().expect("the event is valid")
+    });
+    let (one, two) = (event("A"), event("B"));
+    let mut tx = client.transaction().await.expect("a transaction can be begun");
+    outbox.publish(&mut tx, &one).await.expect("the event is written");
+    outbox.publish_all(&mut tx, [&two, &event("C")]).await.expect("the events are written");
+    let claim = Inbox::new().once(&mut tx, "billing", one.id()).await;
+    assert_eq!(claim.expect("the claim can be made"), Claim::First);
+    tx.commit().await.expect("the transaction can be committed");
+    let mut tx = client.transaction().await.expect("a transaction can be begun");
+    let error = outbox.publish_all(&mut tx, [&event("D"), &two]).await;
+    let error = error.expect_err("one of them is there already");
+    assert!(matches!(error, WriteError::Duplicate { id } if id == two.id()), "{error:?}");
+    tx.rollback().await.expect("the transaction can be rolled back");
+    let work = outbox.transact_async(&mut client, async |_| Ok(((), events![event("E")])));
+    let done: Result<(), WriteError> = work.await;
+    done.expect("the events are written");
+    // What `was_written` asks.
+    let found = format!("SELECT EXISTS (SELECT FROM outbox WHERE id = '{}')", one.id());
+    assert!(value::<bool>(&client, &found).await);
+    let status = "SELECT pg_xact_status(pg_current_xact_id())";
+    assert_eq!(value::<String>(&client, status).await, "in progress");
+}
+
+async fn a_relay_has_what_relaying_needs(schema: Schema) {
+    let client = connect_as(&schema, "relay", Layout::Plain).await;
+    for statement in [
+        "SELECT * FROM outbox WHERE pg_visible_in_snapshot(xid, pg_current_snapshot())",
+        "SELECT seq FROM outbox WHERE published_at IS NULL FOR UPDATE SKIP LOCKED",
+        "UPDATE outbox SET published_at = clock_timestamp()",
+        "INSERT INTO outbox_failures (pipeline, seq, state, blocks, attempts, set_aside_at)
+            VALUES ('default', 1, 'parked', true, 1, now())",
+        "UPDATE outbox_failures SET state = 'deferred'",
+        "DELETE FROM outbox_failures",
+        "INSERT INTO outbox_checkpoints (pipeline, progress) VALUES ('default', 'mark')",
+        "UPDATE outbox_checkpoints SET position = 1",
+        "INSERT INTO outbox_leases (pipeline, shard) VALUES ('default', 0)",
+        "SELECT epoch FROM outbox_leases FOR SHARE",
+        "UPDATE outbox_leases SET epoch = 1",
+        "INSERT INTO outbox_claims VALUES ('default', 1, 0, 1)",
+        "DELETE FROM outbox_claims",
+        "DELETE FROM outbox",
+        "DELETE FROM inbox WHERE processed_at < now()",
+        "SELECT * FROM postrider_migrations",
+        "SELECT system_identifier FROM pg_control_system()",
+    ] {
+        run(&client, statement).await;
+    }
+    assert_refused(
+        &client,
+        &[
+            "UPDATE outbox SET payload = ''",
+            "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload)
+                VALUES ('Order', '42', 'A', '')",
+            "INSERT INTO inbox (consumer, event_id) VALUES ('billing', gen_random_uuid())",
+            "UPDATE postrider_migrations SET version = 2",
+            "DROP TABLE outbox",
+        ],
+    )
+    .await;
+}
+
+async fn a_reader_reads_and_nothing_else(schema: Schema) {
+    let client = connect_as(&schema, "reader", Layout::Plain).await;
+    for table in [
+        "outbox",
+        "outbox_failures",
+        "outbox_checkpoints",
+        "outbox_leases",
+        "outbox_claims",
+        "inbox",
+        "postrider_migrations",
+    ] {
+        run(&client, &format!("SELECT * FROM {table}")).await;
+        assert_refused(&client, &[&format!("DELETE FROM {table}")]).await;
+    }
+    assert_refused(
+        &client,
+        &[
+            "SELECT outbox_publish('Order', '42', 'A', '{}')",
+            "SELECT inbox_accept('billing', gen_random_uuid())",
+            "UPDATE outbox SET published_at = now()",
+            "INSERT INTO outbox_leases (pipeline, shard) VALUES ('default', 0)",
+            "SELECT seq FROM outbox FOR UPDATE",
+        ],
+    )
+    .await;
+}
+
+/// Without owning the table.
+async fn a_relay_looks_after_partitions(schema: Schema) {
+    let client = connect_as(&schema, "relay", PARTITIONED).await;
+    assert_eq!(value::<i32>(&client, "SELECT outbox_add_partitions(4)").await, 1);
+    let today = "SELECT tableoid::regclass::text FROM outbox";
+    let today: String = value(&client, today).await;
+    let drop_today =
+        format!("SELECT outbox_drop_partition('{today}', pg_current_snapshot(), false)");
+    assert_refused(&client, &[&format!("DROP TABLE {today}")]).await;
+    assert!(value::<bool>(&client, &drop_today).await);
+    for role in ["writer", "reader"] {
+        let other = schema.connect_as(&format!("{}_{role}", schema.name())).await;
+        assert_refused(&other, &["SELECT outbox_add_partitions()", &drop_today]).await;
+    }
+}

@@ -1,0 +1,206 @@
+//! What an operator sees of an outbox in PostgreSQL, beyond what the source suite asks of all.
+
+#![allow(clippy::unwrap_used, reason = "it is all test code")]
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use postrider::schema::{self, TableName};
+use postrider_relay::admin::{Admin, LeaseStatus, PipelineStatus, Selection};
+use postrider_relay::failure::{Failure, FailureKind};
+use postrider_relay::source::{BatchLimit, Settlement, Source, Verdict};
+use postrider_relay::sources::{self, Progress, Shard, SourceSpec};
+use postrider_testkit::servers::postgres::Database;
+use tokio_postgres::Client;
+
+const LIMIT: BatchLimit = BatchLimit { events: 100, bytes: 1 << 20, wait: Duration::from_secs(10) };
+
+struct Outbox {
+    client: Client,
+    database: Database,
+}
+
+impl Outbox {
+    async fn fresh() -> Self {
+        let database = Database::fresh().await;
+        let mut client = database.connect().await;
+        schema::postgres::migrate(&mut client, &TableName::default(), None).await.unwrap();
+        Self { client, database }
+    }
+
+    async fn run(&self, sql: &str) {
+        self.client.batch_execute(sql).await.unwrap();
+    }
+
+    async fn number(&self, sql: &str) -> i64 {
+        self.client.query_one(sql, &[]).await.unwrap().get(0)
+    }
+
+    /// Writes events of the orders `first` to `last`, in a transaction of their own.
+    async fn insert(&self, first: u32, last: u32) {
+        self.run(&insertion(first, last)).await;
+    }
+
+    async fn admin(&self) -> Box<dyn Admin> {
+        let (table, columns) = (TableName::default(), BTreeMap::new());
+        sources::connect_admin(&self.database.url(), &table, &columns).await.unwrap()
+    }
+
+    async fn pipeline(&self) -> PipelineStatus {
+        let status = self.admin().await.status().await.unwrap();
+        assert_eq!(status.database, "postgres");
+        let [pipeline] = <[_; 1]>::try_from(status.pipelines).unwrap();
+        pipeline
+    }
+
+    async fn source(&self, progress: Progress, shard: Shard) -> Box<dyn Source> {
+        let spec = SourceSpec { progress, shard, ..SourceSpec::new(self.database.url()) };
+        let source = spec.connect().await.unwrap();
+        source.resume().await.unwrap();
+        source
+    }
+}
+
+fn insertion(first: u32, last: u32) -> String {
+    format!(
+        "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload)
+         SELECT 'Order', n::text, 'OrderPaid', '' FROM generate_series({first}, {last}) AS n"
+    )
+}
+
+/// Within a tick: what is not settled of it, what came later, and what came late with a low
+/// number.
+#[tokio::test]
+async fn a_cursor_counts_what_it_has_before_it() {
+    let outbox = Outbox::fresh().await;
+    let late = outbox.database.connect().await;
+    outbox.insert(1, 5).await;
+    late.batch_execute(&format!("BEGIN; {}", insertion(6, 7))).await.unwrap();
+    outbox.insert(8, 20).await;
+    outbox
+        .run(
+            "INSERT INTO outbox_checkpoints (pipeline, progress, base, tick, position, beyond)
+             VALUES ('default', 'cursor', '1:1:', pg_current_snapshot(), 10, '{[12,14),[20,21)}')",
+        )
+        .await;
+    // 11 and 14 to 19.
+    assert_eq!(outbox.pipeline().await.unpublished, 7);
+    late.batch_execute("COMMIT").await.unwrap();
+    assert_eq!(outbox.pipeline().await.unpublished, 9);
+    outbox.insert(21, 23).await;
+    let status = outbox.pipeline().await;
+    assert_eq!(status.unpublished, 12);
+    assert!(status.oldest_unpublished_age.is_some_and(|age| age < Duration::from_secs(60)));
+    outbox
+        .run(
+            "UPDATE outbox_checkpoints SET base = pg_current_snapshot(),
+             tick = pg_current_snapshot(), position = 0, beyond = '{}'",
+        )
+        .await;
+    let status = outbox.pipeline().await;
+    assert_eq!((status.unpublished, status.oldest_unpublished_age), (0, None));
+    outbox.insert(24, 24).await;
+    assert_eq!(outbox.pipeline().await.unpublished, 1);
+}
+
+/// The shards of a pipeline are one pipeline, with a lease each.
+#[tokio::test]
+async fn shards_are_counted_together() {
+    let outbox = Outbox::fresh().await;
+    outbox.insert(1, 40).await;
+    let mut open = Vec::new();
+    let mut settled = 0;
+    for index in 0..2 {
+        let source = outbox.source(Progress::Cursor, Shard { index, of: 2 }).await;
+        let read = source.next_batch(LIMIT).await.unwrap();
+        let deliver = if index == 0 { read.len() } else { 5 };
+        settled += deliver;
+        let verdicts: Vec<Settlement> = read[..deliver]
+            .iter()
+            .map(|record| Settlement { handle: record.handle, verdict: Verdict::Delivered })
+            .collect();
+        source.settle(&verdicts).await.unwrap();
+        open.push(source);
+    }
+    let status = outbox.pipeline().await;
+    assert_eq!(status.unpublished, 40 - settled as u64);
+    assert!(status.last_settled_at.is_some());
+    let leases: Vec<(u32, bool, bool)> = status
+        .leases
+        .iter()
+        .map(|lease: &LeaseStatus| {
+            let is_held = !lease.expires_in.is_zero() && lease.epoch > 0;
+            (lease.shard, is_held, lease.owner.as_deref() == Some("relay"))
+        })
+        .collect();
+    assert_eq!(leases, [(0, true, true), (1, true, true)]);
+    for source in open {
+        source.close().await.unwrap();
+    }
+    let status = outbox.pipeline().await;
+    let free = |lease: &LeaseStatus| lease.owner.is_none() && lease.expires_in.is_zero();
+    assert!(status.leases.len() == 2 && status.leases.iter().all(free), "{:?}", status.leases);
+}
+
+/// G-07: looking at a large outbox costs no more than at a small one.
+#[tokio::test]
+async fn the_status_never_reads_the_whole_table() {
+    for progress in Progress::ALL {
+        let outbox = Outbox::fresh().await;
+        outbox.insert(1, 20_000).await;
+        outbox
+            .run(&format!(
+                "UPDATE outbox SET published_at = now() WHERE '{progress}' <> 'cursor';
+                 INSERT INTO outbox_checkpoints (pipeline, progress, base, tick)
+                 VALUES ('default', '{progress}', pg_current_snapshot(), pg_current_snapshot())"
+            ))
+            .await;
+        outbox.run("VACUUM ANALYZE outbox").await;
+        outbox.insert(20_001, 20_003).await;
+        outbox.run("SELECT pg_stat_force_next_flush()").await;
+        outbox.run("SELECT pg_stat_reset()").await;
+        assert_eq!(outbox.pipeline().await.unpublished, 3, "{progress}");
+        let of_outbox = "FROM pg_stat_user_tables WHERE relname = 'outbox'";
+        let scans = format!("SELECT idx_scan {of_outbox}");
+        let look = async {
+            while outbox.number(&scans).await == 0 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), look).await.expect("it is counted");
+        assert_eq!(outbox.number(&format!("SELECT seq_scan {of_outbox}")).await, 0, "{progress}");
+        let read = outbox.number(&format!("SELECT idx_tup_fetch {of_outbox}")).await;
+        assert!(read < 100, "{progress}: {read} rows were read");
+    }
+}
+
+/// G-01: an operator frees a key while a relay queues another event of it.
+#[tokio::test]
+async fn no_key_is_forgotten_when_operator_and_relay_meet() {
+    let outbox = Outbox::fresh().await;
+    let source = outbox.source(Progress::Mark, Shard::default()).await;
+    let admin = outbox.admin().await;
+    let failure = Failure { kind: FailureKind::Failed, message: "no".to_owned(), attempts: 1 };
+    for round in 0..30 {
+        let order = format!(
+            "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload)
+             SELECT 'Order', '{round}', 'OrderPaid', '' FROM generate_series(1, 2)"
+        );
+        outbox.run(&order).await;
+        let read = source.next_batch(LIMIT).await.unwrap();
+        assert_eq!(read.len(), 2);
+        let parked = Verdict::Parked { failure: failure.clone(), blocks: true };
+        let settlement = |index: usize, verdict| Settlement { handle: read[index].handle, verdict };
+        source.settle(&[settlement(0, parked)]).await.unwrap();
+        let queued = [settlement(1, Verdict::Queued)];
+        let all = Selection::default();
+        let (discarded, settled) = tokio::join!(admin.discard(&all), source.settle(&queued));
+        assert_eq!(discarded.unwrap(), 1);
+        settled.unwrap();
+        let back = source.next_batch(LIMIT).await.unwrap();
+        assert_eq!(back.len(), 1, "the queued event of round {round} comes back");
+        let delivered = Settlement { handle: back[0].handle, verdict: Verdict::Delivered };
+        source.settle(&[delivered]).await.unwrap();
+    }
+    source.close().await.unwrap();
+}

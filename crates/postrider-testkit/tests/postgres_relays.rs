@@ -1,0 +1,23 @@
+//! Several relays over one outbox in PostgreSQL: who reads what, who takes over, and that a relay
+//! which lost its lease changes nothing any more.
+
+mod postgres_relays {
+    mod behind_a_pooler;
+    mod chaos;
+    mod deposed;
+    mod pipelines;
+    mod sharing;
+    mod side_by_side;
+}
+
+use std::sync::Arc;
+
+use postrider_testkit::chaos::Bank;
+use postrider_testkit::servers::postgres::Database;
+
+/// A bank in a database of the shared server.
+async fn bank() -> (Database, Arc<Bank>) {
+    let database = Database::fresh().await;
+    let bank = Bank::open(database.url()).await;
+    (database, Arc::new(bank))
+}

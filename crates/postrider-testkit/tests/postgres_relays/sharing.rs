@@ -1,0 +1,117 @@
+//! Relays share the shards of a pipeline, and take over from one that has gone.
+
+use std::time::Duration;
+
+use postrider_relay::sources::Progress;
+use postrider_testkit::chaos::{Bank, RelayProcess, Setup, StandingBy, Target, Writers, until};
+use tokio::time::{Instant, sleep};
+
+/// Notes leases that are taken over without having been given back.
+const RAN_OUT: &str = "
+CREATE TABLE ran_out (shard integer);
+CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN INSERT INTO ran_out VALUES (new.shard); RETURN NULL; END $$;
+CREATE TRIGGER note AFTER UPDATE ON outbox_leases
+    FOR EACH ROW WHEN (new.epoch <> old.epoch AND old.owner IS NOT NULL) EXECUTE FUNCTION note()";
+
+/// How many shards each relay has, the most first.
+async fn shares(bank: &Bank) -> Vec<i64> {
+    let query = "SELECT count(*) FROM outbox_leases WHERE expires_at > clock_timestamp()
+         GROUP BY owner ORDER BY 1 DESC";
+    let rows = bank.connect().await.query(query, &[]).await.unwrap();
+    rows.iter().map(|row| row.get(0)).collect()
+}
+
+async fn until_shares(bank: &Bank, expected: &[i64]) {
+    let what = format!("the shards are shared as {expected:?}");
+    until(&what, || async {
+        sleep(Duration::from_millis(50)).await;
+        shares(bank).await == expected
+    })
+    .await;
+}
+
+/// G-03, G-04: shards are handed over in order, so nothing comes twice.
+#[tokio::test]
+async fn shards_are_shared_fairly_as_relays_come_and_go() {
+    let (_database, bank) = crate::bank().await;
+    let target = Target::start().await;
+    bank.run(RAN_OUT).await;
+    let lease = Duration::from_secs(3);
+    let setup = Setup { shards: 6, lease, ..Setup::new(bank.url(), &target, Progress::Mark) };
+    let writing = Writers { count: 10, ..Writers::default() }.start(&bank);
+    let mut relays = Vec::new();
+    for expected in [[6].as_slice(), &[3, 3], &[2, 2, 2]] {
+        relays.push(StandingBy::start(&setup));
+        until_shares(&bank, expected).await;
+    }
+    // It stays as it is: nobody asks for what is shared fairly.
+    let epochs = || bank.number("SELECT sum(epoch)::bigint FROM outbox_leases");
+    let before = epochs().await;
+    sleep(2 * lease).await;
+    assert_eq!((shares(&bank).await, epochs().await), (vec![2, 2, 2], before));
+    for outcome in relays.remove(0).stop().await {
+        outcome.result.unwrap();
+    }
+    until_shares(&bank, &[3, 3]).await;
+    writing.stop().await;
+    assert_eq!(bank.number("SELECT count(*) FROM ran_out").await, 0, "a lease ran out");
+    bank.check(&target, 0).await;
+    for relay in relays {
+        relay.stop().await;
+    }
+}
+
+/// Between lease and takeover there is no more than the longest pause between two tries of a
+/// relay that stands by, 2 s.
+#[tokio::test]
+async fn a_standby_takes_over_in_time() {
+    let (_database, bank) = crate::bank().await;
+    let target = Target::start().await;
+    let setup = Setup::new(bank.url(), &target, Progress::Mark);
+    let mut first = RelayProcess::start(&setup);
+    let events = bank.change_often(1, 5).await;
+    target.until_arrived(&events).await;
+    let second = RelayProcess::start(&setup);
+    until("the second one stands by", || async { second.log().contains("standing by") }).await;
+    first.kill9();
+    let killed = Instant::now();
+    let events = bank.change_often(1, 5).await;
+    target.until_arrived(&events).await;
+    let longest = setup.lease + Duration::from_secs(2) + Duration::from_secs(2);
+    assert!(killed.elapsed() < longest, "it took {:?}", killed.elapsed());
+    first.start_again();
+    until("the first one stands by", || async { first.log().contains("standing by") }).await;
+    // After an orderly stop nobody has to wait for a lease.
+    assert!(second.terminate().await.success());
+    let stopped = Instant::now();
+    let events = bank.change_often(1, 5).await;
+    target.until_arrived(&events).await;
+    assert!(stopped.elapsed() < Duration::from_secs(4), "it took {:?}", stopped.elapsed());
+    bank.check(&target, setup.window).await;
+    assert!(first.terminate().await.success());
+}
+
+/// G-03: a stopped process does not know that time has passed.
+#[tokio::test]
+async fn a_relay_that_stood_still_beyond_its_lease_stands_by() {
+    let (_database, bank) = crate::bank().await;
+    let target = Target::start().await;
+    let setup = Setup::new(bank.url(), &target, Progress::Cursor);
+    let first = RelayProcess::start(&setup);
+    let events = bank.change_often(1, 5).await;
+    target.until_arrived(&events).await;
+    bank.until_settled().await;
+    first.pause();
+    let second = RelayProcess::start(&setup);
+    let events = bank.change_often(1, 5).await;
+    target.until_arrived(&events).await;
+    first.resume();
+    let stands_by = || async { first.log().contains("standing by") };
+    until("the first one notices", stands_by).await;
+    bank.change_often(1, 5).await;
+    bank.check(&target, 0).await;
+    assert_eq!(target.count(), 15);
+    assert!(first.terminate().await.success());
+    assert!(second.terminate().await.success());
+}

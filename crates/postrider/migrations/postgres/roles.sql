@@ -1,0 +1,49 @@
+-- Roles with no more rights than their work needs. Run this as the owner of the tables, in their
+-- schema, and give the roles to the accounts that log in: GRANT {writer} TO shop;
+DO $$
+DECLARE
+    made text;
+BEGIN
+    FOREACH made IN ARRAY ARRAY[{'writer'}, {'relay'}, {'reader'}] LOOP
+        IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = made) THEN
+            EXECUTE format('CREATE ROLE %I NOLOGIN', made);
+        END IF;
+        EXECUTE format('GRANT USAGE ON SCHEMA %I TO %I', current_schema(), made);
+    END LOOP;
+END
+$$;
+
+-- The writer publishes and claims events. It can neither read, change nor delete them, nor choose
+-- their number, transaction and time. It sees ids, so that a duplicate can be named and a lost
+-- COMMIT looked up.
+GRANT INSERT (id, aggregate_type, aggregate_id, event_type, event_version, payload, content_type,
+    headers, topic, occurred_at, deliver_after), SELECT (id) ON {outbox} TO {writer};
+GRANT INSERT (consumer, event_id) ON inbox TO {writer};
+
+-- The relay reads events, keeps its progress and removes what was published.
+GRANT SELECT, UPDATE (published_at), DELETE ON {outbox} TO {relay};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {outbox_failures}, {outbox_checkpoints}, {outbox_leases},
+    {outbox_claims} TO {relay};
+GRANT SELECT, DELETE ON inbox TO {relay};
+GRANT SELECT ON postrider_migrations TO {relay};
+
+-- The reader looks.
+GRANT SELECT ON {outbox}, {outbox_failures}, {outbox_checkpoints}, {outbox_leases},
+    {outbox_claims}, inbox, postrider_migrations TO {reader};
+
+-- The functions, as far as there are any.
+DO $$
+DECLARE
+    found record;
+BEGIN
+    FOR found IN SELECT p.oid::regprocedure AS name, g.grantee
+        FROM (VALUES ({'outbox_publish'}, {'writer'}), ({'outbox_publish_all'}, {'writer'}),
+            ('inbox_accept', {'writer'}), ({'outbox_add_partitions'}, {'relay'}),
+            ({'outbox_drop_partition'}, {'relay'})) AS g (name, grantee)
+        JOIN pg_proc AS p ON p.proname = g.name
+        JOIN pg_namespace AS n ON n.oid = p.pronamespace AND n.nspname = current_schema()
+    LOOP
+        EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', found.name, found.grantee);
+    END LOOP;
+END
+$$;

@@ -1,0 +1,193 @@
+//! The tables in PostgreSQL, from version 14.
+//!
+//! Everything lies in the current schema of the connection, the first of its `search_path` that
+//! exists; a URL chooses another one by `options=-csearch_path=app`. The functions that come with
+//! the tables (`outbox_publish`, `inbox_accept`) find them whatever their caller's path is.
+
+mod layout;
+mod roles;
+#[cfg(feature = "tokio-postgres")]
+mod tokio_postgres;
+#[cfg(feature = "tokio-postgres")]
+mod verify;
+
+pub use layout::{InvalidWidth, Layout, PartitionWidth};
+pub use roles::{InvalidPrefix, RolePrefix, roles};
+#[cfg(feature = "tokio-postgres")]
+pub use tokio_postgres::{migrate, pending, status};
+#[cfg(feature = "tokio-postgres")]
+pub use verify::verify;
+
+use super::{MIGRATIONS_TABLE, Migration, TableName, literal, with_names};
+use crate::event::{
+    AGGREGATE_ID_BYTES_MAX, HEADERS_BYTES_MAX, HEADERS_MAX, NAME_BYTES_MAX, PAYLOAD_BYTES_MAX,
+};
+
+/// Held, to the end of a transaction, by whoever changes tables.
+const LOCK_KEY: i64 = i64::from_be_bytes(*b"postride");
+
+/// A new UUID of version 7. PostgreSQL has a function for it only from version 18.
+const NEW_ID: &str = "\
+    encode(set_bit(set_bit(overlay(uuid_send(gen_random_uuid()) PLACING
+        substring(int8send(floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) FROM 3)
+        FROM 1 FOR 6), 52, 1), 53, 1), 'hex')::uuid";
+
+const PLAIN: &[Migration] = &[Migration {
+    version: 1,
+    name: "outbox",
+    sql: concat!(
+        include_str!("../../migrations/postgres/0001_outbox.sql"),
+        include_str!("../../migrations/postgres/0001_functions.sql"),
+        include_str!("../../migrations/postgres/0001_beside.sql"),
+        include_str!("../../migrations/postgres/0001_inbox.sql"),
+    ),
+}];
+
+const PARTITIONED: &[Migration] = &[Migration {
+    version: 1,
+    name: "outbox",
+    sql: concat!(
+        include_str!("../../migrations/postgres/0001_outbox.sql"),
+        include_str!("../../migrations/postgres/0001_partitions.sql"),
+        include_str!("../../migrations/postgres/0001_functions.sql"),
+        include_str!("../../migrations/postgres/0001_beside.sql"),
+        include_str!("../../migrations/postgres/0001_inbox.sql"),
+    ),
+}];
+
+const EXISTING: &[Migration] = &[Migration {
+    version: 1,
+    name: "outbox",
+    sql: concat!(
+        include_str!("../../migrations/postgres/0001_beside.sql"),
+        include_str!("../../migrations/postgres/0001_inbox.sql"),
+    ),
+}];
+
+/// All migrations of a layout, in order.
+pub fn migrations(layout: Layout) -> &'static [Migration] {
+    match layout {
+        Layout::Plain => PLAIN,
+        Layout::Partitioned { .. } => PARTITIONED,
+        Layout::Existing => EXISTING,
+    }
+}
+
+/// All migrations as one script for an empty schema, for those who migrate with a tool of their
+/// own. It leaves a schema that `postrider migrate` takes for its own, and neither begins nor
+/// ends a transaction.
+pub fn sql(outbox: &TableName, layout: Layout) -> String {
+    let mut script = ledger();
+    for migration in migrations(layout) {
+        script.push_str(&step(migration, outbox, layout));
+    }
+    script.push_str(&first_partitions(outbox, layout));
+    script
+}
+
+/// The statement that makes the table of applied migrations, unless it exists.
+fn ledger() -> String {
+    format!(
+        "CREATE TABLE IF NOT EXISTS {MIGRATIONS_TABLE} (
+    outbox     text NOT NULL,
+    version    integer NOT NULL,
+    name       text NOT NULL,
+    layout     text NOT NULL,
+    applied_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (outbox, version)
+);
+
+"
+    )
+}
+
+/// One migration and the row that says it was applied.
+fn step(migration: &Migration, outbox: &TableName, layout: Layout) -> String {
+    let Migration { version, name, .. } = migration;
+    let (outbox_name, layout_name) = (literal(outbox.as_str()), literal(&layout.to_string()));
+    format!(
+        "{}
+INSERT INTO {MIGRATIONS_TABLE} (outbox, version, name, layout)
+VALUES ({outbox_name}, {version}, '{name}', {layout_name});
+",
+        filled(migration, outbox, layout)
+    )
+}
+
+/// The SQL of a migration.
+fn filled(migration: &Migration, outbox: &TableName, layout: Layout) -> String {
+    let (primary_key, partitioned, width) = match layout {
+        Layout::Partitioned { width } => {
+            ("id, created_at", " PARTITION BY RANGE (created_at)", width.hours())
+        }
+        Layout::Plain | Layout::Existing => ("id", "", 0),
+    };
+    let values = [
+        ("{aggregate_id_bytes_max}", AGGREGATE_ID_BYTES_MAX.to_string()),
+        ("{headers_bytes_max}", HEADERS_BYTES_MAX.to_string()),
+        ("{headers_max}", HEADERS_MAX.to_string()),
+        ("{lock_key}", LOCK_KEY.to_string()),
+        ("{name_bytes_max}", NAME_BYTES_MAX.to_string()),
+        ("{new_id}", NEW_ID.to_owned()),
+        ("{partition_width}", format!("{width} hours")),
+        ("{partitioned}", partitioned.to_owned()),
+        ("{payload_bytes_max}", PAYLOAD_BYTES_MAX.to_string()),
+        ("{primary_key}", primary_key.to_owned()),
+        ("$$", dollar_quote(outbox)),
+    ];
+    let mut sql = migration.sql.to_owned();
+    for (placeholder, value) in values {
+        sql = sql.replace(placeholder, &value);
+    }
+    with_names(&sql, outbox)
+}
+
+/// A quote for the bodies of functions that the table's name does not close.
+fn dollar_quote(outbox: &TableName) -> String {
+    let mut tag = String::new();
+    while outbox.as_str().contains(&format!("${tag}$")) {
+        tag.push('x');
+    }
+    format!("${tag}$")
+}
+
+/// Makes the first partitions of a table that has them.
+fn first_partitions(outbox: &TableName, layout: Layout) -> String {
+    match layout {
+        Layout::Partitioned { .. } => with_names("\nSELECT {outbox_add_partitions}();\n", outbox),
+        Layout::Plain | Layout::Existing => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LAYOUTS: [Layout; 3] =
+        [Layout::Plain, Layout::Existing, Layout::Partitioned { width: PartitionWidth::DAY }];
+
+    #[test]
+    fn migrations_count_from_one_without_gaps() {
+        for layout in LAYOUTS {
+            let versions: Vec<u32> = migrations(layout).iter().map(|found| found.version).collect();
+            assert_eq!(versions, (1..=PLAIN.len() as u32).collect::<Vec<_>>(), "{layout}");
+        }
+    }
+
+    #[test]
+    fn no_placeholder_is_left() {
+        for layout in LAYOUTS {
+            let script = sql(&TableName::new("a\"b").unwrap(), layout);
+            let left: Vec<&str> =
+                script.split('{').skip(1).filter(|after| !after.starts_with('}')).collect();
+            assert!(left.is_empty(), "{layout}: {left:?}");
+        }
+    }
+
+    #[test]
+    fn a_name_does_not_close_a_body() {
+        for (name, quote) in [("outbox", "$$"), ("a$b", "$$"), ("a$$b", "$x$"), ("$$x$", "$xx$")] {
+            assert_eq!(dollar_quote(&TableName::new(name).unwrap()), quote, "{name}");
+        }
+    }
+}
