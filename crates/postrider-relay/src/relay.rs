@@ -40,6 +40,7 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -47,17 +48,21 @@ use tokio::task::{Id, JoinSet};
 use tracing::{error, info};
 
 use self::shard::ShardPlan;
-use crate::config::{Config, PipelineConfig, SourceConfig};
+use crate::config::{Config, PipelineConfig, PruneConfig, SourceConfig};
 use crate::failure::SinkError;
 use crate::hint::{Hint, HintSocket};
 use crate::pipeline::decision::random_jitter;
 use crate::pipeline::{Ordering, Pipeline, PipelineError, Totals};
-use crate::shutdown::Shutdown;
+use crate::prune;
+use crate::shutdown::{self, Shutdown};
 use crate::source::SourceError;
 
 mod shard;
 #[cfg(test)]
 mod tests;
+
+/// How long is waited at the end for what is being pruned.
+const UPKEEP_GRACE: Duration = Duration::from_secs(2);
 
 /// Pipelines that run side by side.
 pub struct Relay {
@@ -66,6 +71,8 @@ pub struct Relay {
     plans: Vec<Plan>,
     hint: Hint,
     hint_address: Option<SocketAddr>,
+    /// The outbox whose size is looked after.
+    upkeep: Option<Box<(SourceConfig, Option<PruneConfig>)>>,
 }
 
 /// A pipeline that is yet to run.
@@ -139,10 +146,14 @@ impl fmt::Debug for Relay {
 impl Relay {
     /// A relay with the pipelines of a configuration.
     pub fn new(config: Config) -> Self {
-        let Config { source, pipelines, .. } = config;
+        let Config { source, pipelines, prune } = config;
         let hint_address = source.hint;
+        // A drain is soon over, and leaves the size of the outbox to a relay that stays.
+        let stays = pipelines.iter().any(|pipeline| !pipeline.options.drain);
+        let upkeep = stays.then(|| Box::new((source.clone(), prune)));
         let plan = |pipeline| Plan::Configured(Box::new((source.clone(), pipeline)));
-        Self { hint_address, ..Self::with_plans(pipelines.into_iter().map(plan).collect()) }
+        let plans = pipelines.into_iter().map(plan).collect();
+        Self { hint_address, upkeep, ..Self::with_plans(plans) }
     }
 
     /// A relay with pipelines that are connected already. One whose lease is handed over or lost
@@ -153,7 +164,7 @@ impl Relay {
     }
 
     fn with_plans(plans: Vec<Plan>) -> Self {
-        Self { name: own_name(), plans, hint: Hint::new(), hint_address: None }
+        Self { name: own_name(), plans, hint: Hint::new(), hint_address: None, upkeep: None }
     }
 
     /// Lets the sources that this relay connects wait for a hint that somebody else has, too.
@@ -171,7 +182,7 @@ impl Relay {
     /// Runs all pipelines until each has ended, by a stop or by itself. Answers what became of
     /// each, in the order they were given.
     pub async fn run(self, shutdown: Shutdown) -> Vec<Outcome> {
-        let Self { name, plans, hint, hint_address } = self;
+        let Self { name, plans, hint, hint_address, upkeep } = self;
         let socket = match hint_address {
             None => None,
             Some(address) => match HintSocket::bind(address).await {
@@ -187,10 +198,23 @@ impl Relay {
         };
         let parts = |plan: Plan| (plan.name(), plan.into_parts(&name, &hint, &shutdown));
         let pipelines = plans.into_iter().map(parts).collect();
-        tokio::select! {
+        let (stop_upkeep, until_stopped) = shutdown::shutdown();
+        let upkeep = upkeep.map(|upkeep| {
+            let (source, config) = *upkeep;
+            tokio::spawn(prune::run(source, config, until_stopped))
+        });
+        let outcomes = tokio::select! {
             outcomes = run_side_by_side(pipelines) => outcomes,
             never = listening => match never {},
+        };
+        if let Some(mut upkeep) = upkeep {
+            stop_upkeep.stop();
+            if tokio::time::timeout(UPKEEP_GRACE, &mut upkeep).await.is_err() {
+                // What it has under way is one transaction, which happens or not.
+                upkeep.abort();
+            }
         }
+        outcomes
     }
 }
 

@@ -43,6 +43,7 @@ pub async fn until<F: Future<Output = bool>>(what: &str, condition: impl Fn() ->
 
 /// The seed of a random run: that of `POSTRIDER_SEED`, or a new one. It is printed, so that the
 /// run can be repeated as far as the machine allows.
+#[expect(clippy::print_stdout, reason = "a test shows it when it fails")]
 pub fn seed() -> u64 {
     let given = std::env::var("POSTRIDER_SEED").ok();
     let seed = given.map_or_else(|| fastrand::u64(..), |seed| seed.parse().expect("a number"));

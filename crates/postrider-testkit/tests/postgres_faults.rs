@@ -1,1 +1,59 @@
-fn main() {}
+//! What happens to servers, networks and tables while relays and writers are at work: events are
+//! late, and nothing else.
+
+mod postgres_faults {
+    mod contents;
+    mod network;
+    mod restore;
+    mod server;
+    mod tables;
+}
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use postrider_relay::pipeline::{Options, Window};
+use postrider_relay::sources::Progress;
+use postrider_testkit::chaos::{Bank, Running, Target, Writers, spec};
+use postrider_testkit::servers::postgres::Database;
+
+/// A bank in a database of the shared server.
+async fn bank() -> (Database, Arc<Bank>) {
+    let database = Database::fresh().await;
+    let bank = Bank::open(database.url()).await;
+    (database, Arc::new(bank))
+}
+
+/// Some writers that go on whatever happens to their connections.
+fn stubborn() -> Writers {
+    let pause_max = Duration::from_millis(100);
+    Writers { count: 5, pause_max, stubborn: true, ..Writers::default() }
+}
+
+/// Options with a window that is small enough to be filled.
+fn options() -> Options {
+    let window = Window { events_max: 64, ..Window::default() };
+    Options { window, ..Options::default() }
+}
+
+/// A bank, where its events arrive, and the pipeline between them.
+struct Line {
+    bank: Arc<Bank>,
+    target: Target,
+    relay: Running,
+}
+
+impl Line {
+    async fn start(bank: Arc<Bank>, url: &str, progress: Progress) -> Self {
+        let target = Target::start().await;
+        let relay = Running::start_with(&spec(url, progress), &target, options()).await;
+        Self { bank, target, relay }
+    }
+
+    /// Checks that nothing is wrong and nothing came twice, and stops.
+    async fn finish(self) {
+        let Self { bank, target, relay } = self;
+        bank.check(&target, 0).await;
+        relay.stop().await;
+    }
+}

@@ -12,6 +12,9 @@ use crate::sources;
 
 /// How often is looked after an outbox from which nothing is removed.
 const UPKEEP_EVERY: Duration = Duration::from_secs(10 * 60);
+/// How long the first look waits: a relay that cannot start has ended by then, and says why by
+/// itself.
+const FIRST_PAUSE: Duration = Duration::from_secs(3);
 /// The longest pause after an error.
 const ERROR_PAUSE_MAX: Duration = Duration::from_secs(60);
 
@@ -26,8 +29,9 @@ pub async fn run(source: SourceConfig, config: Option<PruneConfig>, mut shutdown
         dry_run: false,
     });
     let mut told = Vec::new();
+    pause(every.min(FIRST_PAUSE), &mut shutdown).await;
     while !shutdown.is_requested() {
-        let pause = match tend(&source, options.as_ref(), &shutdown).await {
+        let next = match tend(&source, options.as_ref(), &shutdown).await {
             Ok(pruned) => {
                 tell(&pruned, &mut told);
                 every
@@ -37,10 +41,14 @@ pub async fn run(source: SourceConfig, config: Option<PruneConfig>, mut shutdown
                 every.min(ERROR_PAUSE_MAX)
             }
         };
-        tokio::select! {
-            () = tokio::time::sleep(pause) => {}
-            () = shutdown.requested() => {}
-        }
+        pause(next, &mut shutdown).await;
+    }
+}
+
+async fn pause(duration: Duration, shutdown: &mut Shutdown) {
+    tokio::select! {
+        () = tokio::time::sleep(duration) => {}
+        () = shutdown.requested() => {}
     }
 }
 

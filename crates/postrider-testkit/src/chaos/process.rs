@@ -85,6 +85,7 @@ impl RelayProcess {
 }
 
 impl Drop for RelayProcess {
+    #[expect(clippy::print_stdout, reason = "a test shows it when it fails")]
     fn drop(&mut self) {
         if std::thread::panicking() {
             let log = self.log();

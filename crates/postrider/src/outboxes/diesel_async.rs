@@ -16,7 +16,8 @@ use crate::outbox::{Answer, Transaction};
 use crate::schema::TableName;
 
 /// Inside `conn.transaction(async |conn| …)`; elsewhere every call answers
-/// [`WriteError::NotInTransaction`].
+/// [`WriteError::NotInTransaction`]. Of a connection from a pool pass what it wraps:
+/// `&mut **conn`.
 impl Transaction for AsyncPgConnection {
     type Written<'t, T: Send + 't>
         = Answer<'t, T>

@@ -33,9 +33,11 @@ pub(super) const SNAPSHOT: &str = "SELECT pg_current_snapshot()::text";
 pub(super) const IS_UTF8: &str = "SELECT getdatabaseencoding() = 'UTF8'";
 
 /// Before a statement that reads in the order of an index and stops at a limit: without good
-/// statistics the planner may prefer to sort everything first, for every page anew.
+/// statistics the planner may prefer to sort everything first, for every page anew. What sorting
+/// cannot be avoided is then thought to cost so much that compiling the statement, which takes
+/// up to seconds, seems worth it: that is turned off, too.
 pub(super) const IN_ORDER: &str = "SET LOCAL enable_sort = off; SET LOCAL enable_seqscan = off; \
-     SET LOCAL enable_bitmapscan = off";
+     SET LOCAL enable_bitmapscan = off; SET LOCAL jit = off";
 
 /// What a row takes besides its payload, about, in bytes.
 const ROW_BYTES: usize = 256;

@@ -92,12 +92,15 @@ impl TestClient for TokioPostgres {
     }
 
     async fn transact(&mut self, result: Result<Events, BoxError>) -> Result<(), BoxError> {
-        Outbox::new()
-            .transact_async(&mut self.0, async |tx| {
-                tx.execute_typed("INSERT INTO orders DEFAULT VALUES", &[]).await?;
-                Ok(((), result?))
-            })
-            .await
+        // The future can move between threads.
+        fn sendable<F: Future + Send>(future: F) -> F {
+            future
+        }
+        sendable(Outbox::new().transact_async(&mut self.0, async |tx| {
+            tx.execute_typed("INSERT INTO orders DEFAULT VALUES", &[]).await?;
+            Ok(((), result?))
+        }))
+        .await
     }
 
     async fn was_written(&mut self, commit: &LostCommit) -> Result<Outcome, WriteError> {

@@ -2,13 +2,16 @@
 
 use std::time::{Duration, SystemTime};
 
-use postrider::schema::postgres::Layout;
+use postrider::schema::TableName;
+use postrider::schema::postgres::{Layout, migrate};
 use tokio_postgres::Client;
 use uuid::Uuid;
 
 use super::{migrated, refused, run, value, values};
 use crate::case;
 use crate::harnesses::writers::schema::Schema;
+use crate::servers::postgres::{connect, shared};
+use crate::servers::with_database;
 use crate::suites::Case;
 
 pub(super) fn cases() -> Vec<Case<Schema, ()>> {
@@ -21,6 +24,7 @@ pub(super) fn cases() -> Vec<Case<Schema, ()>> {
         case!(a_bad_batch_is_refused_whole),
         case!(an_event_rolls_back_with_its_transaction),
         case!(an_event_is_accepted_once_per_consumer),
+        case!(a_payload_is_utf8_whatever_the_database_has),
     ]
 }
 
@@ -243,4 +247,33 @@ async fn an_event_is_accepted_once_per_consumer(schema: Schema) {
     }
     let named = format!("SELECT inbox_accept(event_id => '{id}', consumer => 'audit')");
     assert!(value::<bool>(&client, &named).await);
+}
+
+/// F65.
+async fn a_payload_is_utf8_whatever_the_database_has(schema: Schema) {
+    let server = schema.connect().await;
+    for encoding in ["LATIN1", "WIN1252", "SQL_ASCII"] {
+        let name = format!("{} {encoding}", schema.name());
+        let made = format!(
+            "CREATE DATABASE \"{name}\" TEMPLATE template0 ENCODING '{encoding}' LC_COLLATE 'C' \
+             LC_CTYPE 'C'"
+        );
+        run(&server, &made).await;
+        let url = with_database(&shared(), &name.replace(' ', "%20"));
+        let mut client = connect(&url).await;
+        let migrated = migrate(&mut client, &TableName::default(), None).await;
+        migrated.expect("an empty database can be migrated");
+        for payload in ["'{\"a\":\"é\"}'", "'{\"a\":\"é\"}'::jsonb"] {
+            run(&client, &format!("SELECT outbox_publish('Order', 'Größe', 'T', {payload})")).await;
+            let written = payload_bytes(&client).await;
+            let written = String::from_utf8(written).expect("it is UTF-8").replace(' ', "");
+            assert_eq!(written, "{\"a\":\"é\"}", "{encoding}");
+        }
+        drop(client);
+        run(&server, &format!("DROP DATABASE \"{name}\" WITH (FORCE)")).await;
+    }
+}
+
+async fn payload_bytes(client: &Client) -> Vec<u8> {
+    value(client, "SELECT payload FROM outbox ORDER BY seq DESC LIMIT 1").await
 }

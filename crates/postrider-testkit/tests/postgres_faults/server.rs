@@ -1,0 +1,221 @@
+//! The server is restarted, full, busy, or takes no writes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use postrider_relay::sources::Progress;
+use postrider_testkit::chaos::{Bank, DEADLINE, Setup, StandingBy, Target, until};
+use postrider_testkit::servers::postgres::{
+    Limit, Options, Server, Stop, can_limit_size, connect, shared,
+};
+use tokio::time::sleep;
+
+use crate::{Line, bank, stubborn};
+
+/// A line for each way of keeping progress, in databases of one server.
+async fn lines(server: &Server) -> Vec<Line> {
+    let mut lines = Vec::new();
+    for progress in Progress::ALL {
+        let make = format!("CREATE DATABASE {progress}");
+        server.connect().await.batch_execute(&make).await.unwrap();
+        let bank = Arc::new(Bank::open(server.url(progress.as_str())).await);
+        let url = bank.url().to_owned();
+        lines.push(Line::start(bank, &url, progress).await);
+    }
+    lines
+}
+
+/// F45. Whether a commit worked that was under way is read from the table at the end. The relays
+/// live on, so they need not repeat anything.
+#[tokio::test]
+async fn a_server_that_crashes_again_and_again_loses_nothing() {
+    let mut server = Server::start(Options::default()).await;
+    let lines = lines(&server).await;
+    let writing: Vec<_> = lines.iter().map(|line| stubborn().start(&line.bank)).collect();
+    for _ in 0..10 {
+        sleep(Duration::from_millis(fastrand::u64(100..500))).await;
+        server.restart(Stop::Immediate).await;
+    }
+    sleep(Duration::from_millis(300)).await;
+    for writing in writing {
+        writing.stop().await;
+    }
+    for line in lines {
+        assert!(line.bank.facts().await.len() > 20, "hardly anything was written");
+        line.finish().await;
+    }
+}
+
+/// F45.
+#[tokio::test]
+async fn sessions_that_are_ended_by_an_operator_are_made_anew() {
+    for progress in Progress::ALL {
+        let (database, bank) = bank().await;
+        let line = Line::start(Arc::clone(&bank), bank.url(), progress).await;
+        let writing = stubborn().start(&bank);
+        let operator = connect(&shared()).await;
+        let end = format!(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{}'",
+            database.name()
+        );
+        for _ in 0..30 {
+            sleep(Duration::from_millis(50)).await;
+            operator.batch_execute(&end).await.unwrap();
+        }
+        writing.stop().await;
+        line.finish().await;
+    }
+}
+
+/// F48: a full table space fails statements. The relay has published what it cannot settle, so it
+/// waits, and says why.
+#[tokio::test]
+async fn a_full_disk_is_waited_out() {
+    if !can_limit_size() {
+        println!("not run: this takes the right to mount");
+        return;
+    }
+    const FULL: u64 = 100 << 20;
+    for progress in [Progress::Mark, Progress::Delete] {
+        let limit = Some(Limit::Data(FULL));
+        let server = Server::start(Options { limit, ..Options::default() }).await;
+        let bank = Arc::new(Bank::open(server.url("postgres")).await);
+        // Marking so many rows takes more room than the table has left.
+        bank.run("SELECT change(e, e % 20) FROM generate_series(1, 5000) AS e").await;
+        if progress == Progress::Delete {
+            // What is deleted makes no row larger; this does.
+            bank.run("ALTER TABLE outbox_checkpoints SET (fillfactor = 100); VACUUM FULL").await;
+        }
+        let client = bank.connect().await;
+        client.batch_execute("CREATE TABLE filler (x text)").await.unwrap();
+        for rows in [1000, 100, 10, 1] {
+            let fill = format!(
+                "INSERT INTO filler SELECT repeat(md5(n::text), 60) FROM generate_series(1, {rows}) AS n"
+            );
+            while client.batch_execute(&fill).await.is_ok() {}
+        }
+        let mut line = Line::start(Arc::clone(&bank), bank.url(), progress).await;
+        let is_full = |status: &postrider_relay::pipeline::Status| {
+            status.source_trouble.as_deref().is_some_and(|it| it.contains("disk space"))
+        };
+        if progress == Progress::Mark {
+            line.relay.until("it says that the disk is full", is_full).await;
+            assert!(!line.relay.status().is_ready());
+        }
+        server.resize(4 * FULL);
+        bank.change_often(1, 5).await;
+        line.finish().await;
+    }
+}
+
+/// F48: without room for its log the server crashes, and does not start before there is some.
+#[tokio::test]
+async fn a_full_log_is_waited_out() {
+    if !can_limit_size() {
+        println!("not run: this takes the right to mount");
+        return;
+    }
+    let limit = Some(Limit::Wal(40 << 20));
+    let mut server = Server::start(Options { limit, ..Options::default() }).await;
+    let mut lines = lines(&server).await;
+    let writing: Vec<_> = lines.iter().map(|line| stubborn().start(&line.bank)).collect();
+    let client = server.connect().await;
+    let fill = "CREATE TABLE filler AS SELECT repeat('x', 1000) FROM generate_series(1, 60000)";
+    assert!(client.batch_execute(fill).await.is_err());
+    server.stop(Stop::Immediate).await;
+    assert!(server.start_again().await.is_err(), "there is no room");
+    for line in &mut lines {
+        let is_away = |status: &postrider_relay::pipeline::Status| status.source_trouble.is_some();
+        line.relay.until("it says that the server is away", is_away).await;
+    }
+    server.resize(400 << 20);
+    server.start_again().await.unwrap();
+    sleep(Duration::from_millis(500)).await;
+    for writing in writing {
+        writing.stop().await;
+    }
+    for line in lines {
+        line.finish().await;
+    }
+}
+
+/// F48: as after a failover to a server that is not the primary yet.
+#[tokio::test]
+async fn a_database_that_takes_no_writes_for_a_while_is_waited_for() {
+    for progress in Progress::ALL {
+        let (database, bank) = bank().await;
+        let mut line = Line::start(Arc::clone(&bank), bank.url(), progress).await;
+        let before = bank.change_often(1, 10).await;
+        line.target.until_arrived(&before).await;
+        let operator = connect(&shared()).await;
+        let name = database.name();
+        let set = |on: &str| {
+            format!(
+                "ALTER DATABASE {name} SET default_transaction_read_only = {on};
+                 SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'"
+            )
+        };
+        let writing = stubborn().start(&bank);
+        operator.batch_execute(&set("on")).await.unwrap();
+        let is_away = |status: &postrider_relay::pipeline::Status| {
+            status.source_trouble.as_deref().is_some_and(|it| it.contains("takes no writes"))
+        };
+        line.relay.until("it says that nothing can be written", is_away).await;
+        operator.batch_execute(&set("off")).await.unwrap();
+        writing.stop().await;
+        bank.change_often(1, 10).await;
+        line.finish().await;
+    }
+}
+
+/// F45: `53300`, for a relay that loses its connections and for one that starts.
+#[tokio::test]
+async fn a_server_without_free_connections_is_waited_for() {
+    let settings = vec!["max_connections = 12".to_owned()];
+    let server = Server::start(Options { settings, ..Options::default() }).await;
+    let bank = Arc::new(Bank::open(server.url("postgres")).await);
+    let mut line = Line::start(Arc::clone(&bank), bank.url(), Progress::Mark).await;
+    let events = bank.change_often(1, 10).await;
+    line.target.until_arrived(&events).await;
+    let mut clients = vec![server.connect().await];
+    clients[0]
+        .batch_execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+             WHERE application_name LIKE 'postrider%'",
+        )
+        .await
+        .unwrap();
+    let started = std::time::Instant::now();
+    while !line.relay.status().source_trouble.is_some_and(|it| it.contains("max_connections")) {
+        assert!(started.elapsed() < DEADLINE, "{:?}", line.relay.status());
+        let url = server.url("postgres");
+        match tokio_postgres::connect(&url, tokio_postgres::NoTls).await {
+            Ok((client, connection)) => {
+                tokio::spawn(connection);
+                clients.push(client);
+            }
+            Err(_) => sleep(Duration::from_millis(20)).await,
+        }
+        // It may have been quicker: then it is told to go once more.
+        let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+             WHERE application_name LIKE 'postrider%'";
+        clients[0].batch_execute(end).await.unwrap();
+    }
+    let other = Target::start().await;
+    let mut setup = Setup::new(bank.url(), &other, Progress::Mark);
+    setup.pipelines[0].0 = "default".to_owned();
+    let standing_by = StandingBy::start(&setup);
+    sleep(Duration::from_millis(300)).await;
+    assert!(!standing_by.has_ended(), "it waits");
+    drop(clients);
+    // The first relay is still the owner.
+    until("connections are free again", || async {
+        tokio_postgres::connect(bank.url(), tokio_postgres::NoTls).await.is_ok()
+    })
+    .await;
+    bank.change_often(1, 10).await;
+    line.finish().await;
+    let events = bank.change_often(1, 10).await;
+    other.until_arrived(&events).await;
+    standing_by.stop().await;
+}
