@@ -1,5 +1,7 @@
 //! Making the tables, looking at them, and finding out that they have changed.
 
+#![allow(clippy::unwrap_used, reason = "it is all test code")]
+
 mod support;
 
 use std::process;
@@ -57,7 +59,10 @@ fn server() -> String {
 }
 
 fn execute(url: &str, sql: &str) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime starts");
     let executed = runtime.block_on(async {
         let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
         tokio::spawn(connection);

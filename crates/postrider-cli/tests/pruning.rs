@@ -1,6 +1,8 @@
 //! Pruning from the command line: looked at first, then done, with what was removed in an
 //! archive.
 
+#![allow(clippy::unwrap_used, reason = "it is all test code")]
+
 mod support;
 
 use std::fs;

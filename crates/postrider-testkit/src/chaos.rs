@@ -12,8 +12,11 @@ mod running;
 mod target;
 mod writers;
 
+use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
+use futures_util::future::{FutureExt as _, TryFutureExt as _, join_all};
+use postrider_relay::sources::Progress;
 use tokio::time::{Instant, sleep};
 
 pub use self::bank::Bank;
@@ -38,6 +41,21 @@ pub async fn until<F: Future<Output = bool>>(what: &str, condition: impl Fn() ->
     while !condition().await {
         assert!(started.elapsed() < DEADLINE, "{what}: did not happen within {DEADLINE:?}");
         sleep(LOOK_EVERY).await;
+    }
+}
+
+/// Runs a case for each way of keeping progress, at the same time.
+///
+/// # Panics
+///
+/// If one of them does; it is printed which.
+pub async fn for_each_progress(case: impl AsyncFn(Progress)) {
+    let cases = Progress::ALL.map(|progress| {
+        let case = AssertUnwindSafe(case(progress)).catch_unwind();
+        case.inspect_err(move |_| println!("with progress {progress}:"))
+    });
+    for ended in join_all(cases).await {
+        ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     }
 }
 

@@ -1,6 +1,8 @@
 //! Connections to PostgreSQL, through what a relay uses: encryption, passwords, servers that
 //! come and go, networks that swallow everything.
 
+#![allow(clippy::unwrap_used, reason = "it is all test code")]
+
 #[path = "postgres_connections/certificates.rs"]
 mod certificates;
 

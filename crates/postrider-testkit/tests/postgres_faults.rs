@@ -1,12 +1,17 @@
 //! What happens to servers, networks and tables while relays and writers are at work: events are
 //! late, and nothing else.
 
+#![allow(clippy::unwrap_used, reason = "it is all test code")]
+
 mod postgres_faults {
     mod contents;
+    mod mapped;
     mod network;
     mod restore;
     mod server;
+    mod settling;
     mod tables;
+    mod transactions;
 }
 
 use std::sync::Arc;

@@ -1,6 +1,8 @@
 //! PostgreSQL gives numbers before transactions commit. What is read, when, and in which order,
 //! with real transactions side by side.
 
+#![allow(clippy::unwrap_used, reason = "it is all test code")]
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,5 +1,7 @@
 //! The servers and the proxy do to a test what they promise.
 
+#![allow(clippy::unwrap_used, reason = "it is all test code")]
+
 use std::path::Path;
 use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};

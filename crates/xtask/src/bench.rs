@@ -18,6 +18,7 @@ pub(crate) enum Which {
     All,
     Demo,
     Memory,
+    Postgres,
     Sqlite,
 }
 
@@ -27,6 +28,7 @@ impl Which {
             [] | ["all"] => Some(Self::All),
             ["demo"] => Some(Self::Demo),
             ["memory"] => Some(Self::Memory),
+            ["postgres"] => Some(Self::Postgres),
             ["sqlite"] => Some(Self::Sqlite),
             _ => None,
         }
@@ -36,7 +38,9 @@ impl Which {
 /// Runs benchmarks, all that were asked for even if one misses its target.
 pub(crate) fn run_benches(which: Which) -> Result<(), Failed> {
     let mut missed = Vec::new();
-    for (name, its) in [("memory", Which::Memory), ("sqlite", Which::Sqlite)] {
+    for (name, its) in
+        [("memory", Which::Memory), ("sqlite", Which::Sqlite), ("postgres", Which::Postgres)]
+    {
         if which == its || which == Which::All {
             missed.extend(program(name).err());
         }

@@ -27,6 +27,8 @@ usage: cargo xtask <command>
   bench [WHICH]    measure, in a release build, against the targets; WHICH is
       memory       the pipeline alone, from memory to memory
       sqlite       from SQLite to a file, against the textbook's loop
+      postgres     from PostgreSQL, against the textbook's relay and COPY; with a server of
+                   its own
       demo         from a fresh clone of the last commit to the demo's table
       all          all of them (default)
   help             this text";

@@ -34,7 +34,7 @@ enum Subject {
 }
 
 impl Subject {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 11] = [
         Self::Textbook,
         Self::Counter(Progress::Mark),
         Self::Counter(Progress::Delete),
@@ -42,6 +42,9 @@ impl Subject {
         Self::File(Progress::Mark),
         Self::File(Progress::Delete),
         Self::File(Progress::Cursor),
+        Self::Relays(1),
+        Self::Relays(2),
+        Self::Relays(3),
         Self::Copy,
     ];
 

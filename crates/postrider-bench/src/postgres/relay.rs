@@ -21,8 +21,7 @@ pub(super) async fn drain_side_by_side(url: &str, sinks: Vec<Box<dyn Sink>>) -> 
         let spec = SourceSpec { ordering: Ordering::None, relay, ..SourceSpec::new(url) };
         relays.spawn(drain_as(spec, sink));
     }
-    let delivered = relays.join_all().await.into_iter().sum::<Outcome<u64>>();
-    delivered
+    relays.join_all().await.into_iter().sum::<Outcome<u64>>()
 }
 
 async fn drain_as(spec: SourceSpec, sink: Box<dyn Sink>) -> Outcome<u64> {

@@ -48,6 +48,7 @@ mod tls;
 mod window;
 
 use std::collections::VecDeque;
+use std::sync::atomic::{self, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -58,7 +59,7 @@ use tokio::time::Instant;
 use tokio_postgres::types::{ToSql, Type};
 use tracing::{debug, warn};
 
-use self::checkpoint::{CheckpointQueries, Start};
+use self::checkpoint::{CheckpointQueries, Start, Started};
 use self::connection::Connection;
 use self::error::Trouble;
 use self::frontier::Position;
@@ -124,6 +125,8 @@ struct Shared {
     progress: Progress,
     way: Way,
     has_xid: bool,
+    /// Transactions before this one stay in the past, whatever happens to the server.
+    lasting: AtomicU64,
     /// The database can store every character.
     is_utf8: bool,
     window: Mutex<Window>,
@@ -150,6 +153,8 @@ struct Found {
     /// Records that are not handed out yet.
     kept: VecDeque<Record>,
     due: Due,
+    /// Reads that are still to be careful.
+    careful: u32,
     /// When everything unpublished was last looked for from the start.
     started_over: Instant,
 }
@@ -341,7 +346,9 @@ impl Shared {
             types: self.types.as_deref(),
             adopts,
         };
-        let (position, crashes) = self.checkpoints.start(&self.settler, start).await?;
+        let started = self.checkpoints.start(&self.settler, start).await?;
+        let Started { position, crashes, xid } = started;
+        self.lasting.fetch_max(xid.max(position.tick.xmax()), atomic::Ordering::Relaxed);
         let params = [(&self.pipeline as &(dyn ToSql + Sync), Type::TEXT)];
         let mut blocked_keys = Vec::new();
         for row in self.settler.query(&self.reads.blocked_keys, &params).await? {
@@ -512,10 +519,12 @@ async fn open(options: PostgresOptions) -> Result<Shared, SourceError> {
             (false, false) => Way::Scan,
         },
         has_xid,
+        lasting: AtomicU64::new(0),
         window: Mutex::new(Window::new(Position::start())),
         found: Mutex::new(Found {
             kept: VecDeque::new(),
             due: Due::default(),
+            careful: 0,
             started_over: Instant::now(),
         }),
         written: Mutex::default(),

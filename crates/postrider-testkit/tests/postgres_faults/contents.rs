@@ -5,7 +5,7 @@ use std::time::Duration;
 use postrider_relay::failure::{Failure, FailureKind};
 use postrider_relay::source::{BatchLimit, Settlement, Verdict};
 use postrider_relay::sources::Progress;
-use postrider_testkit::chaos::{Bank, Running, Target, spec, until};
+use postrider_testkit::chaos::{Bank, Running, Target, for_each_progress, spec, until};
 use postrider_testkit::servers::postgres::{Options, Server};
 
 use crate::bank;
@@ -21,7 +21,7 @@ async fn payloads_come_byte_for_byte() {
         (0..1024 * 1024).map(|n: u32| (n % 251) as u8).collect(),
         numbers.as_bytes().to_vec(),
     ];
-    for progress in Progress::ALL {
+    for_each_progress(async |progress| {
         let (_database, bank) = bank().await;
         let client = bank.connect().await;
         for payload in &payloads {
@@ -44,13 +44,14 @@ async fn payloads_come_byte_for_byte() {
         assert_eq!(arrived[..payloads.len()], payloads, "{progress}");
         assert_eq!(arrived[payloads.len()], numbers.as_bytes(), "{progress}");
         relay.stop().await;
-    }
+    })
+    .await;
 }
 
 /// F61, F62: a time that no message can carry is the operator's; its key waits, others flow.
 #[tokio::test]
 async fn times_without_end_are_parked() {
-    for progress in Progress::ALL {
+    for_each_progress(async |progress| {
         let (_database, bank) = bank().await;
         bank.run(
             "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload, occurred_at)
@@ -69,7 +70,8 @@ async fn times_without_end_are_parked() {
         bank.until_settled().await;
         assert_eq!(relay.stop().await.parked, 4);
         assert_eq!(target.count(), 5);
-    }
+    })
+    .await;
 }
 
 /// F65: text of another encoding, and messages that this encoding has no characters for.

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use postrider::schema::TableName;
 use postrider_relay::admin::Selection;
-use postrider_relay::sources::{self, Progress};
-use postrider_testkit::chaos::{Bank, Setup, StandingBy, Target, until};
+use postrider_relay::sources;
+use postrider_testkit::chaos::{Bank, Setup, StandingBy, Target, for_each_progress, until};
 use postrider_testkit::proxy::Proxy;
 use postrider_testkit::servers::address;
 use postrider_testkit::suites::sink::Behaviour;
@@ -24,7 +24,7 @@ async fn owner(bank: &Bank) -> Option<String> {
 /// it has events in memory and its sink is well. Another one takes over; the first stands by.
 #[tokio::test]
 async fn a_relay_that_is_cut_off_stops_sending_before_another_takes_over() {
-    for progress in Progress::ALL {
+    for_each_progress(async |progress| {
         let (_database, bank) = bank().await;
         let proxy = Proxy::start(address(bank.url())).await;
         let (first_target, second_target) = (Target::start().await, Target::start().await);
@@ -60,14 +60,15 @@ async fn a_relay_that_is_cut_off_stops_sending_before_another_takes_over() {
         for outcome in first.stop().await {
             outcome.result.unwrap();
         }
-    }
+    })
+    .await;
 }
 
 /// F47: the server has done it, and the relay never hears of it. Some events are refused, so that
 /// they are set aside, in transactions whose COMMIT is not answered.
 #[tokio::test]
 async fn an_answer_that_is_lost_while_settling_changes_nothing() {
-    for progress in Progress::ALL {
+    for_each_progress(async |progress| {
         let (_database, bank) = bank().await;
         let proxy = Proxy::start(address(bank.url())).await;
         let line = Line::start(Arc::clone(&bank), &proxy.url(bank.url()), progress).await;
@@ -94,13 +95,14 @@ async fn an_answer_that_is_lost_while_settling_changes_nothing() {
             || async { bank.number("SELECT count(*) FROM outbox_failures").await == 0 };
         until("everything set aside is delivered", nothing_aside).await;
         line.finish().await;
-    }
+    })
+    .await;
 }
 
 /// F46: slow, and in small pieces.
 #[tokio::test]
 async fn a_slow_connection_is_only_slow() {
-    for progress in Progress::ALL {
+    for_each_progress(async |progress| {
         let (_database, bank) = bank().await;
         let proxy = Proxy::start(address(bank.url())).await;
         let line = Line::start(Arc::clone(&bank), &proxy.url(bank.url()), progress).await;
@@ -115,13 +117,14 @@ async fn a_slow_connection_is_only_slow() {
         bank.until_delivered(&line.target).await;
         proxy.heal();
         line.finish().await;
-    }
+    })
+    .await;
 }
 
 /// F46: connections that are reset again and again.
 #[tokio::test]
 async fn connections_that_are_cut_are_made_anew() {
-    for progress in Progress::ALL {
+    for_each_progress(async |progress| {
         let (_database, bank) = bank().await;
         let proxy = Proxy::start(address(bank.url())).await;
         let line = Line::start(Arc::clone(&bank), &proxy.url(bank.url()), progress).await;
@@ -132,5 +135,6 @@ async fn connections_that_are_cut_are_made_anew() {
         }
         writing.stop().await;
         line.finish().await;
-    }
+    })
+    .await;
 }

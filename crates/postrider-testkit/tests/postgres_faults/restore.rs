@@ -25,10 +25,10 @@ async fn copy(from: &str, to: &str) {
 /// A bank of which 20 events were delivered and 10 were not, and its copy in a cluster whose
 /// transactions have higher or lower numbers.
 async fn restored(progress: Progress, higher: bool) -> (Server, Server, Bank, Target) {
-    let (mut old, mut new) =
-        (Server::start(Options::default()).await, Server::start(Options::default()).await);
+    let mut old = Server::start(Options::default()).await;
+    let mut new = Server::start(Options { own_identifier: true, ..Options::default() }).await;
     let ahead = if higher { &mut new } else { &mut old };
-    ahead.reset_xid(1_000_000).await;
+    ahead.reset_xid(10_000_000).await;
     let bank = Bank::open(old.url("postgres")).await;
     let target = Target::start().await;
     let relay = Running::start(&spec(bank.url(), progress), &target).await;

@@ -3,11 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use postrider_relay::pipeline::Status;
 use postrider_relay::sources::Progress;
-use postrider_testkit::chaos::{Bank, DEADLINE, Setup, StandingBy, Target, until};
+use postrider_testkit::chaos::{
+    Bank, DEADLINE, Setup, StandingBy, Target, for_each_progress, until,
+};
 use postrider_testkit::servers::postgres::{
     Limit, Options, Server, Stop, can_limit_size, connect, shared,
 };
+use postrider_testkit::suites::sink::Behaviour;
 use tokio::time::sleep;
 
 use crate::{Line, bank, stubborn};
@@ -49,7 +53,7 @@ async fn a_server_that_crashes_again_and_again_loses_nothing() {
 /// F45.
 #[tokio::test]
 async fn sessions_that_are_ended_by_an_operator_are_made_anew() {
-    for progress in Progress::ALL {
+    for_each_progress(async |progress| {
         let (database, bank) = bank().await;
         let line = Line::start(Arc::clone(&bank), bank.url(), progress).await;
         let writing = stubborn().start(&bank);
@@ -64,7 +68,8 @@ async fn sessions_that_are_ended_by_an_operator_are_made_anew() {
         }
         writing.stop().await;
         line.finish().await;
-    }
+    })
+    .await;
 }
 
 /// F48: a full table space fails statements. The relay has published what it cannot settle, so it
@@ -76,34 +81,33 @@ async fn a_full_disk_is_waited_out() {
         return;
     }
     const FULL: u64 = 100 << 20;
-    for progress in [Progress::Mark, Progress::Delete] {
-        let limit = Some(Limit::Data(FULL));
-        let server = Server::start(Options { limit, ..Options::default() }).await;
-        let bank = Arc::new(Bank::open(server.url("postgres")).await);
-        // Marking so many rows takes more room than the table has left.
-        bank.run("SELECT change(e, e % 20) FROM generate_series(1, 5000) AS e").await;
-        if progress == Progress::Delete {
-            // What is deleted makes no row larger; this does.
-            bank.run("ALTER TABLE outbox_checkpoints SET (fillfactor = 100); VACUUM FULL").await;
-        }
-        let client = bank.connect().await;
-        client.batch_execute("CREATE TABLE filler (x text)").await.unwrap();
-        for rows in [1000, 100, 10, 1] {
-            let fill = format!(
-                "INSERT INTO filler SELECT repeat(md5(n::text), 60) FROM generate_series(1, {rows}) AS n"
-            );
-            while client.batch_execute(&fill).await.is_ok() {}
-        }
-        let mut line = Line::start(Arc::clone(&bank), bank.url(), progress).await;
-        let is_full = |status: &postrider_relay::pipeline::Status| {
-            status.source_trouble.as_deref().is_some_and(|it| it.contains("disk space"))
-        };
-        if progress == Progress::Mark {
-            line.relay.until("it says that the disk is full", is_full).await;
-            assert!(!line.relay.status().is_ready());
-        }
-        server.resize(4 * FULL);
-        bank.change_often(1, 5).await;
+    let limit = Some(Limit::Data(FULL));
+    let server = Server::start(Options { limit, ..Options::default() }).await;
+    let mut lines = lines(&server).await;
+    for line in &lines {
+        line.target.behave(Behaviour::Away).await;
+        // To mark so many rows takes more room than the table has left.
+        line.bank.run("SELECT change(e, e % 20) FROM generate_series(1, 2000) AS e").await;
+    }
+    let client = server.connect().await;
+    client.batch_execute("CREATE TABLE filler (x text)").await.unwrap();
+    for rows in [1000, 100, 10, 1] {
+        let fill = format!(
+            "INSERT INTO filler SELECT repeat(md5(n::text), 60) FROM generate_series(1, {rows}) n"
+        );
+        while client.batch_execute(&fill).await.is_ok() {}
+    }
+    for line in &lines {
+        line.target.behave(Behaviour::Well).await;
+    }
+    let mark = lines.last_mut().expect("there are three");
+    let is_full = |status: &Status| {
+        status.source_trouble.as_deref().is_some_and(|it| it.contains("disk space"))
+    };
+    mark.relay.until("it says that the disk is full", is_full).await;
+    assert!(!mark.relay.status().is_ready());
+    server.resize(4 * FULL);
+    for line in lines {
         line.finish().await;
     }
 }
@@ -125,7 +129,7 @@ async fn a_full_log_is_waited_out() {
     server.stop(Stop::Immediate).await;
     assert!(server.start_again().await.is_err(), "there is no room");
     for line in &mut lines {
-        let is_away = |status: &postrider_relay::pipeline::Status| status.source_trouble.is_some();
+        let is_away = |status: &Status| status.source_trouble.is_some();
         line.relay.until("it says that the server is away", is_away).await;
     }
     server.resize(400 << 20);
@@ -142,7 +146,7 @@ async fn a_full_log_is_waited_out() {
 /// F48: as after a failover to a server that is not the primary yet.
 #[tokio::test]
 async fn a_database_that_takes_no_writes_for_a_while_is_waited_for() {
-    for progress in Progress::ALL {
+    for_each_progress(async |progress| {
         let (database, bank) = bank().await;
         let mut line = Line::start(Arc::clone(&bank), bank.url(), progress).await;
         let before = bank.change_often(1, 10).await;
@@ -157,7 +161,7 @@ async fn a_database_that_takes_no_writes_for_a_while_is_waited_for() {
         };
         let writing = stubborn().start(&bank);
         operator.batch_execute(&set("on")).await.unwrap();
-        let is_away = |status: &postrider_relay::pipeline::Status| {
+        let is_away = |status: &Status| {
             status.source_trouble.as_deref().is_some_and(|it| it.contains("takes no writes"))
         };
         line.relay.until("it says that nothing can be written", is_away).await;
@@ -165,7 +169,8 @@ async fn a_database_that_takes_no_writes_for_a_while_is_waited_for() {
         writing.stop().await;
         bank.change_often(1, 10).await;
         line.finish().await;
-    }
+    })
+    .await;
 }
 
 /// F45: `53300`, for a relay that loses its connections and for one that starts.
@@ -174,7 +179,7 @@ async fn a_server_without_free_connections_is_waited_for() {
     let settings = vec!["max_connections = 12".to_owned()];
     let server = Server::start(Options { settings, ..Options::default() }).await;
     let bank = Arc::new(Bank::open(server.url("postgres")).await);
-    let mut line = Line::start(Arc::clone(&bank), bank.url(), Progress::Mark).await;
+    let line = Line::start(Arc::clone(&bank), bank.url(), Progress::Mark).await;
     let events = bank.change_often(1, 10).await;
     line.target.until_arrived(&events).await;
     let mut clients = vec![server.connect().await];

@@ -3,9 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use postrider_relay::pipeline::PipelineError;
+use postrider_relay::relay::RelayError;
 use postrider_relay::source::SourceErrorKind;
 use postrider_relay::sources::Progress;
-use postrider_testkit::chaos::{Bank, Running, Setup, StandingBy, Target, spec, until};
+use postrider_testkit::chaos::{
+    Bank, Running, Setup, StandingBy, Target, for_each_progress, spec, until,
+};
 use postrider_testkit::servers::postgres::{Options, Server};
 use postrider_testkit::suites::sink::Behaviour;
 use tokio::time::sleep;
@@ -15,7 +19,7 @@ use crate::{Line, bank, options, stubborn};
 /// F26.
 #[tokio::test]
 async fn a_locked_table_is_waited_for() {
-    for progress in Progress::ALL {
+    for_each_progress(async |progress| {
         let (_database, bank) = bank().await;
         let line = Line::start(Arc::clone(&bank), bank.url(), progress).await;
         let writing = stubborn().start(&bank);
@@ -28,7 +32,8 @@ async fn a_locked_table_is_waited_for() {
         }
         writing.stop().await;
         line.finish().await;
-    }
+    })
+    .await;
 }
 
 /// F26: longer than a lease, with another relay that waits for its turn.
@@ -67,9 +72,9 @@ async fn a_column_that_is_renamed_stops_the_pipeline_by_name() {
         line.target.until_arrived(&before).await;
         bank.until_settled().await;
         bank.run(&format!("ALTER TABLE outbox RENAME COLUMN {column} TO renamed")).await;
-        let error = line.relay.ended().await.unwrap_err();
-        let postrider_relay::pipeline::PipelineError::Source(error) = error else {
-            panic!("{error}");
+        let error = match line.relay.ended().await {
+            Err(PipelineError::Source(error)) => error,
+            other => panic!("{column}: {other:?}"),
         };
         assert_eq!(error.kind, SourceErrorKind::Misconfigured, "{}", error.details());
         assert!(error.details().contains(column), "{}", error.details());
@@ -89,14 +94,17 @@ async fn a_column_that_is_renamed_stops_the_pipeline_by_name() {
 async fn a_table_that_is_gone_stops_the_pipeline_by_name() {
     for table in ["outbox", "outbox_leases", "outbox_failures"] {
         let (_database, bank) = bank().await;
-        let line = Line::start(Arc::clone(&bank), bank.url(), Progress::Mark).await;
+        let target = Target::start().await;
+        let relay = StandingBy::start(&Setup::new(bank.url(), &target, Progress::Mark));
         let before = bank.change_often(1, 3).await;
-        line.target.until_arrived(&before).await;
+        target.until_arrived(&before).await;
         bank.until_settled().await;
         bank.run(&format!("ALTER TABLE {table} RENAME TO elsewhere")).await;
-        let error = line.relay.ended().await.unwrap_err();
-        let postrider_relay::pipeline::PipelineError::Source(error) = error else {
-            panic!("{table}: {error}");
+        let error = match relay.ended().await.remove(0).result {
+            Err(RelayError::Source(error) | RelayError::Pipeline(PipelineError::Source(error))) => {
+                error
+            }
+            other => panic!("{table}: {other:?}"),
         };
         assert_eq!(error.kind, SourceErrorKind::Misconfigured, "{}", error.details());
         assert!(error.details().contains(table), "{}", error.details());
@@ -107,7 +115,7 @@ async fn a_table_that_is_gone_stops_the_pipeline_by_name() {
 /// there before.
 #[tokio::test]
 async fn a_truncated_table_stalls_nothing() {
-    for progress in Progress::ALL {
+    for_each_progress(async |progress| {
         let (_database, bank) = bank().await;
         let target = Target::start().await;
         let spec = spec(bank.url(), progress);
@@ -126,7 +134,8 @@ async fn a_truncated_table_stalls_nothing() {
         let relay = Running::start_with(&spec, &target, options()).await;
         bank.check(&target, 0).await;
         relay.stop().await;
-    }
+    })
+    .await;
 }
 
 /// F64, G-10: numbers that are given again while events before them wait. The cursor has settled
@@ -147,7 +156,8 @@ async fn numbers_that_are_given_again_hide_nothing() {
     let is_written = "SELECT count(*) FROM outbox_checkpoints WHERE NOT isempty(beyond)";
     until("a gap is written", || async { bank.number(is_written).await == 1 }).await;
     relay.kill().await;
-    bank.run("TRUNCATE outbox RESTART IDENTITY; DELETE FROM facts WHERE account = 1").await;
+    bank.delete("aggregate_id = '1'").await;
+    bank.run("TRUNCATE outbox RESTART IDENTITY").await;
     bank.change_often(3, 6).await;
     let relay = Running::start_with(&spec, &target, options()).await;
     bank.until_delivered(&target).await;
@@ -157,7 +167,7 @@ async fn numbers_that_are_given_again_hide_nothing() {
 /// F64: rows that an operator deletes are not waited for.
 #[tokio::test]
 async fn rows_deleted_by_hand_are_not_waited_for() {
-    for progress in Progress::ALL {
+    for_each_progress(async |progress| {
         let (_database, bank) = bank().await;
         let target = Target::start().await;
         target.behave(Behaviour::Away).await;
@@ -166,19 +176,15 @@ async fn rows_deleted_by_hand_are_not_waited_for() {
         bank.change_often(1, 200).await;
         sleep(Duration::from_millis(500)).await;
         // Some are in memory by now, and some are not.
-        bank.run("DELETE FROM outbox WHERE seq % 2 = 0").await;
+        assert_eq!(bank.delete("seq % 2 = 0").await, 100);
         relay.stop().await;
-        bank.run(
-            "DELETE FROM facts WHERE event NOT IN
-             (SELECT (convert_from(payload, 'UTF8')::jsonb ->> 'event')::bigint FROM outbox)",
-        )
-        .await;
         let relay = Running::start_with(&spec, &target, options()).await;
         target.behave(Behaviour::Well).await;
         bank.change_often(1, 10).await;
         bank.check(&target, 0).await;
         relay.stop().await;
-    }
+    })
+    .await;
 }
 
 /// F65: policies could hide events. A role that none of them concerns sees everything.

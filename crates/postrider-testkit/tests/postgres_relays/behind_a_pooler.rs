@@ -3,14 +3,15 @@
 
 use std::time::Duration;
 
-use postrider_relay::sources::Progress;
-use postrider_testkit::chaos::{RelayProcess, Setup, StandingBy, Target, Writers};
+use postrider_testkit::chaos::{
+    RelayProcess, Setup, StandingBy, Target, Writers, for_each_progress,
+};
 use tokio::time::sleep;
 
 /// G-01 to G-04.
 #[tokio::test]
 async fn everything_works_behind_a_pooler() {
-    for progress in Progress::ALL {
+    for_each_progress(async |progress| {
         let (database, bank) = crate::bank().await;
         let target = Target::start().await;
         let setup =
@@ -30,5 +31,6 @@ async fn everything_works_behind_a_pooler() {
             outcome.result.unwrap();
         }
         assert!(first.terminate().await.success());
-    }
+    })
+    .await;
 }

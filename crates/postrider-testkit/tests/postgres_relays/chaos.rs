@@ -99,7 +99,6 @@ async fn relays_that_come_and_go(progress: Progress) {
     let writing = Writers { seed, ..Writers::default() }.start(&bank);
     let faults = harm(&mut relays, Duration::from_secs(seconds), Rng::with_seed(seed)).await;
     writing.stop().await;
-    println!("{faults} faults, {} arrivals", target.count());
     bank.check(&target, faults * WINDOW * SHARDS as usize).await;
     assert!(faults > 3, "only {faults} faults");
     assert!(target.count() > 500, "only {} arrivals", target.count());

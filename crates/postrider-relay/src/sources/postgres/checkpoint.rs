@@ -58,7 +58,8 @@ pub(super) struct CheckpointQueries {
     set_progress: String,
     /// `$1` pipeline, `$2` shard: there is nothing behind the position.
     clear: String,
-    /// `$1` pipeline, `$2` shard, `$3` cluster: counts a start; answers how many there were before.
+    /// `$1` pipeline, `$2` shard, `$3` cluster: counts a start; answers how many there were before,
+    /// and the number of the transaction.
     started: String,
     /// `$1` pipeline, `$2` shard, `$3` epoch: forgets the starts.
     survived: String,
@@ -126,7 +127,8 @@ impl CheckpointQueries {
             ),
             started: format!(
                 "UPDATE {checkpoints} SET crashes = crashes + 1, system_id = $3,
-                 updated_at = clock_timestamp() WHERE {this} RETURNING crashes - 1"
+                 updated_at = clock_timestamp() WHERE {this}
+                 RETURNING crashes - 1, pg_current_xact_id()::text"
             ),
             survived: format!(
                 "UPDATE {checkpoints} SET crashes = 0, updated_at = clock_timestamp() WHERE {this}
@@ -232,12 +234,12 @@ impl CheckpointQueries {
     }
 
     /// Finds out where to start, after changing the way of progress if need be, and counts the
-    /// start. Answers how many there were before it that ended badly.
+    /// start.
     pub(super) async fn start(
         &self,
         connection: &Connection,
         start: Start<'_>,
-    ) -> Result<(Position, u32), Trouble> {
+    ) -> Result<Started, Trouble> {
         let Start { pipeline, shard, wanted, cluster, types, .. } = start;
         let this: [Param<'_>; 2] = [(&pipeline, Type::TEXT), (&shard, Type::INT4)];
         let rows = connection.query(&self.get, &this).await?;
@@ -283,7 +285,11 @@ impl CheckpointQueries {
         let rows = connection.query(&self.started, &params).await?;
         let row = rows.first().ok_or_else(|| self.checkpoint_is_gone(pipeline))?;
         let crashes: i32 = row.try_get(0)?;
-        Ok((position, u32::try_from(crashes).unwrap_or(0)))
+        Ok(Started {
+            position,
+            crashes: u32::try_from(crashes).unwrap_or(0),
+            xid: row.try_get::<_, &str>(1)?.parse().unwrap_or(0),
+        })
     }
 
     /// Marks what a cursor has behind it.
@@ -379,6 +385,15 @@ pub(super) struct Start<'s> {
     pub(super) types: Option<&'s [String]>,
     /// Rows written in another cluster are to become rows of this one.
     pub(super) adopts: bool,
+}
+
+/// How a pipeline starts.
+pub(super) struct Started {
+    pub(super) position: Position,
+    /// How many starts there were before it that ended badly.
+    pub(super) crashes: u32,
+    /// The transaction that counted the start, which is committed.
+    pub(super) xid: u64,
 }
 
 fn position(row: &tokio_postgres::Row) -> Result<Option<Position>, Trouble> {

@@ -39,6 +39,8 @@ pub(super) const IS_UTF8: &str = "SELECT getdatabaseencoding() = 'UTF8'";
 pub(super) const IN_ORDER: &str = "SET LOCAL enable_sort = off; SET LOCAL enable_seqscan = off; \
      SET LOCAL enable_bitmapscan = off; SET LOCAL jit = off";
 
+/// A row with more than this is not small.
+const SMALL_ROW_BYTES: usize = 8 * 1024 + ROW_BYTES;
 /// What a row takes besides its payload, about, in bytes.
 const ROW_BYTES: usize = 256;
 
@@ -53,6 +55,8 @@ pub(super) mod column {
     /// The snapshot of a tick; how often a row that was set aside was tried.
     pub(in super::super) const SNAPSHOT: usize = MORE + 2;
     pub(in super::super) const ATTEMPTS: usize = MORE + 2;
+    /// The last transaction of which a tick sees a row.
+    pub(in super::super) const LAST_XID: usize = MORE + 3;
     /// Whether others of its key wait behind a row that was set aside.
     pub(in super::super) const BLOCKS: usize = MORE + 3;
 }
@@ -61,10 +65,17 @@ pub(super) mod column {
 #[derive(Debug)]
 pub(super) struct Reads {
     /// `$1` limit, `$2` bytes, `$3` types, `$4` xmax, `$5` under way: what has become visible
-    /// since a snapshot; a row without an event if there is nothing.
+    /// since a snapshot, after a row that says which snapshot is the next.
     pub(super) tick: String,
+    /// The same, if all rows are small.
+    pub(super) small_tick: String,
+    /// `$1` a transaction: the snapshot of now, and the last transaction from there on of which it
+    /// sees a row.
+    pub(super) now: String,
     /// `$1` limit, `$2` bytes, `$3` types, `$4` after, `$5` from, `$6` to: a page of a tick.
     pub(super) page: String,
+    /// The same, if all rows are small.
+    pub(super) small_page: String,
     /// `$1` limit, `$2` bytes, `$3` types, `$4` numbers that are under way: unpublished rows.
     pub(super) scan: String,
     /// `$1` limit, `$2` bytes, `$3` types, `$4` pipeline, `$5` shard, `$6` epoch: claims
@@ -178,27 +189,26 @@ impl Reads {
                 live_claim("c")
             )
         };
+        let last_xid = |since: &str| {
+            format!(
+                "(SELECT {xid}::text FROM {name} AS o WHERE {xid} >= {since}
+                 ORDER BY {xid} DESC LIMIT 1)"
+            )
+        };
+        let since = format!("({xid} >= $4 OR {xid} = ANY($5)) AND {}", fresh("$3"));
+        let between = format!(
+            "{seq} > $4 AND {} AND pg_visible_in_snapshot({xid}, {})
+             AND NOT pg_visible_in_snapshot({xid}, {})",
+            fresh("$3"),
+            snapshot("$6"),
+            snapshot("$5")
+        );
         Self {
-            tick: format!(
-                "SELECT {}, CASE WHEN e.before IS NULL OR e.before = 0
-                   THEN pg_current_snapshot()::text END
-                 FROM (SELECT 1) AS one LEFT JOIN LATERAL ({}) AS e ON true",
-                event_names("e"),
-                bounded(
-                    &inner(&format!("({xid} >= $4 OR {xid} = ANY($5)) AND {}", fresh("$3"))),
-                    ", before"
-                )
-            ),
-            page: bounded(
-                &inner(&format!(
-                    "{seq} > $4 AND {} AND pg_visible_in_snapshot({xid}, {})
-                     AND NOT pg_visible_in_snapshot({xid}, {})",
-                    fresh("$3"),
-                    snapshot("$6"),
-                    snapshot("$5")
-                )),
-                "",
-            ),
+            now: format!("SELECT pg_current_snapshot()::text, {}", last_xid("$1")),
+            tick: with_snapshot(&bounded(&inner(&since), ""), &last_xid("$4")),
+            small_tick: with_snapshot(&small(&inner(&since)), &last_xid("$4")),
+            page: bounded(&inner(&between), ""),
+            small_page: small(&inner(&between)),
             scan: bounded(&inner(&format!("{} AND NOT {seq} = ANY($4)", fresh("$3"))), ""),
             claim: format!(
                 "{} {}",
@@ -547,6 +557,30 @@ fn bounded(inner: &str, more: &str) -> String {
            FROM ({inner}) AS i
          ) AS b WHERE before < $2 OR before = 0 ORDER BY place",
         event_names("b")
+    )
+}
+
+/// All rows of a statement. What is not small comes without its payload and with a one where
+/// [`bounded`] has how many there were: then nothing is to be made of the answer. Adding up
+/// sizes takes several times as long as reading small rows.
+fn small(inner: &str) -> String {
+    let mut names: Vec<String> = (0..13).map(|index| format!("b.c{index}")).collect();
+    names[6] = format!("CASE WHEN b.size <= {SMALL_ROW_BYTES} THEN b.c6 END AS c6");
+    format!(
+        "SELECT {}, CASE WHEN b.size <= {SMALL_ROW_BYTES} THEN 0 ELSE 1 END::bigint AS total,
+         b.delay FROM ({inner}) AS b ORDER BY b.place",
+        names.join(", ")
+    )
+}
+
+/// The rows of a statement after one that has nothing but the snapshot of all of them, and the
+/// last transaction of which it sees a row.
+fn with_snapshot(rows: &str, last_xid: &str) -> String {
+    let nothing = vec!["NULL"; 15].join(", ");
+    format!(
+        "SELECT {nothing}, pg_current_snapshot()::text, {last_xid}
+         UNION ALL SELECT {}, NULL, NULL FROM ({rows}) AS e",
+        event_names("e")
     )
 }
 

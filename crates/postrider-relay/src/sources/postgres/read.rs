@@ -2,6 +2,7 @@
 //! back, then fresh ones.
 
 use std::collections::HashSet;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -10,7 +11,7 @@ use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 
 use super::error::Trouble;
 use super::frontier::TickNumber;
-use super::queries::{IN_ORDER, SNAPSHOT, column};
+use super::queries::{IN_ORDER, column};
 use super::row::{Decoded, column as event_column};
 use super::snapshot::{NotASnapshot, Snapshot};
 use super::window::{Origin, Window};
@@ -25,6 +26,9 @@ const DUE_EVERY: Duration = Duration::from_millis(20);
 const START_OVER_EVERY: Duration = Duration::from_secs(10);
 /// The same if that may mean to pass over many rows that are not for this pipeline.
 const START_OVER_FILTERED_EVERY: Duration = Duration::from_secs(600);
+
+/// How many reads are careful after large rows were met.
+const CAREFUL_READS: u32 = 16;
 
 type Param<'p> = (&'p (dyn ToSql + Sync), Type);
 
@@ -69,6 +73,10 @@ struct Ask {
 }
 
 impl Ask {
+    fn rows(self) -> usize {
+        usize::try_from(self.rows).unwrap_or(0)
+    }
+
     fn new(rows: usize, bytes: usize) -> Self {
         let number = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
         Self { rows: number(rows), bytes: number(bytes) }
@@ -240,8 +248,12 @@ impl Shared {
         }
         if seen.is_nothing() {
             // It may be large, so it is read in pages from the start.
-            let rows = self.reader.query(SNAPSHOT, &[]).await?;
-            let now = snapshot(rows.first().map(|row| row.try_get(0)).transpose()?)?;
+            let since = Xid(self.lasting.load(Ordering::Relaxed));
+            let rows = self.reader.query(&self.reads.now, &[(&since, Type::XID8)]).await?;
+            let row = rows.first();
+            let now = snapshot(row.map(|row| row.try_get(0)).transpose()?)?;
+            let last = row.map(|row| row.try_get(1)).transpose()?.flatten();
+            let now = self.lasting(now, last);
             let (from, to) = (seen.to_string(), now.to_string());
             self.window().frontier.open(now, i64::MIN);
             return self.read_page(ask, &from, &to, i64::MIN).await;
@@ -264,8 +276,14 @@ impl Shared {
             (&from, Type::TEXT),
             (&to, Type::TEXT),
         ];
+        if !self.is_careful() {
+            let rows = self.reader.query_with(IN_ORDER, &self.reads.small_page, &params).await?;
+            if self.are_small(&rows)? {
+                return self.take_in(&rows, rows.len() < ask.rows());
+            }
+        }
         let rows = self.reader.query_with(IN_ORDER, &self.reads.page, &params).await?;
-        self.take_in(ask, &rows)
+        self.take_in(&rows, is_all(ask, &rows)?)
     }
 
     async fn read_tick(&self, ask: Ask, seen: &Snapshot) -> Result<Vec<Record>, Trouble> {
@@ -277,28 +295,64 @@ impl Shared {
             (&Xid(seen.xmax()), Type::XID8),
             (&under_way, Type::XID8_ARRAY),
         ];
+        if !self.is_careful() {
+            let mut rows = self.reader.query(&self.reads.small_tick, &params).await?;
+            let now = self.take_snapshot(&mut rows)?;
+            if self.are_small(&rows)? {
+                self.window().frontier.open(now, i64::MIN);
+                return self.take_in(&rows, rows.len() < ask.rows());
+            }
+        }
         let mut rows = self.reader.query(&self.reads.tick, &params).await?;
-        let mut now = None;
-        for row in &rows {
-            now = now.or(row.try_get::<_, Option<&str>>(column::SNAPSHOT)?);
-        }
-        let now = snapshot(now)?;
-        // If there is nothing there is still a row, to say up to where.
-        let is_empty = rows.first().is_none_or(|row| {
-            row.try_get::<_, Option<i64>>(event_column::SEQ).is_ok_and(|seq| seq.is_none())
-        });
-        if is_empty {
-            rows.clear();
-        }
+        let now = self.take_snapshot(&mut rows)?;
         self.window().frontier.open(now, i64::MIN);
-        self.take_in(ask, &rows)
+        self.take_in(&rows, is_all(ask, &rows)?)
+    }
+
+    /// Takes the row with the snapshot out of an answer.
+    fn take_snapshot(&self, rows: &mut Vec<Row>) -> Result<Snapshot, Trouble> {
+        for (index, row) in rows.iter().enumerate() {
+            if let Some(text) = row.try_get(column::SNAPSHOT)? {
+                let now = self.lasting(snapshot(Some(text))?, row.try_get(column::LAST_XID)?);
+                rows.remove(index);
+                return Ok(now);
+            }
+        }
+        snapshot(None)
+    }
+
+    /// Whether large rows were met just now: then the next ones are read with care for their
+    /// size from the start.
+    fn is_careful(&self) -> bool {
+        let careful = &mut lock(&self.found).careful;
+        let is_careful = *careful > 0;
+        *careful = careful.saturating_sub(1);
+        is_careful
+    }
+
+    /// Whether all rows of an answer are small. If not, there is care from now on.
+    fn are_small(&self, rows: &[Row]) -> Result<bool, Trouble> {
+        for row in rows {
+            if row.try_get::<_, i64>(column::TOTAL)? != 0 {
+                lock(&self.found).careful = CAREFUL_READS;
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// What a snapshot says of transactions that stay in the past, given the last one of which it
+    /// sees a row. After a crash the server gives numbers again that no record on its disk has.
+    /// The numbers up to a transaction that is committed are not among them.
+    fn lasting(&self, now: Snapshot, last: Option<&str>) -> Snapshot {
+        let last = last.and_then(|last| last.parse::<u64>().ok());
+        let after_last = last.map_or(0, |last| last.saturating_add(1));
+        let before = self.lasting.fetch_max(after_last.min(now.xmax()), Ordering::Relaxed);
+        now.up_to(before.max(after_last))
     }
 
     /// Takes in rows of the tick that is being read.
-    fn take_in(&self, ask: Ask, rows: &[Row]) -> Result<Vec<Record>, Trouble> {
-        let total: i64 =
-            rows.first().map(|row| row.try_get(column::TOTAL)).transpose()?.unwrap_or(0);
-        let is_read = total < ask.rows && usize::try_from(total).is_ok_and(|n| n == rows.len());
+    fn take_in(&self, rows: &[Row], is_read: bool) -> Result<Vec<Record>, Trouble> {
         let mut window = self.window();
         let mut records = Vec::with_capacity(rows.len());
         for row in rows {
@@ -378,6 +432,13 @@ fn hand_out(
         returned: matches!(origin, Origin::SetAside { .. }),
         delay: delay.map(Duration::from_micros),
     })
+}
+
+/// Whether an answer that is bounded in bytes has everything there is.
+fn is_all(ask: Ask, rows: &[Row]) -> Result<bool, Trouble> {
+    let total: Option<i64> = rows.first().map(|row| row.try_get(column::TOTAL)).transpose()?;
+    let total = usize::try_from(total.unwrap_or(0)).unwrap_or(usize::MAX);
+    Ok(total < ask.rows() && total == rows.len())
 }
 
 fn snapshot(text: Option<&str>) -> Result<Snapshot, Trouble> {

@@ -29,6 +29,14 @@ impl Snapshot {
         self.xmax
     }
 
+    /// The same without what it says of a transaction and those after it.
+    pub(super) fn up_to(mut self, xid: u64) -> Self {
+        self.xmax = self.xmax.min(xid);
+        self.xmin = self.xmin.min(xid);
+        self.under_way.retain(|under_way| *under_way < xid);
+        self
+    }
+
     /// The transactions that were under way.
     pub(super) fn under_way(&self) -> &[u64] {
         &self.under_way
@@ -78,6 +86,18 @@ mod tests {
         for text in ["", "1:2", "a:b:", "1:2:x", "-1:2:"] {
             assert!(text.parse::<Snapshot>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn it_can_say_less() {
+        let up_to = |xid| {
+            let snapshot: Snapshot = "735:740:735,738".parse().unwrap();
+            snapshot.up_to(xid).to_string()
+        };
+        assert_eq!(up_to(741), "735:740:735,738");
+        assert_eq!(up_to(739), "735:739:735,738");
+        assert_eq!(up_to(738), "735:738:735");
+        assert_eq!(up_to(700), "700:700:");
     }
 
     #[test]

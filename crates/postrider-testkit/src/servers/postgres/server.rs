@@ -33,6 +33,8 @@ pub struct Options {
     pub environment: Vec<(String, String)>,
     /// What may become full.
     pub limit: Option<Limit>,
+    /// The cluster has an identifier that no other one has. Making it takes longer.
+    pub own_identifier: bool,
     /// Lines of `postgresql.conf`.
     pub settings: Vec<String>,
     /// How clients prove themselves over TLS. Without it there is no TLS.
@@ -76,11 +78,15 @@ impl Server {
             Some(Limit::Wal(bytes)) => folder.mount("pg_wal", bytes),
             None => {}
         }
-        let template = template().await.path().join("data");
-        let mut copy = folder.command("cp");
-        // Not the folder, which may be mounted, but what is in it.
-        copy.args(["-a", "-T"]).arg(template).arg("data");
-        folder.run(copy).await;
+        if options.own_identifier {
+            make(&folder).await;
+        } else {
+            let template = template().await.path().join("data");
+            let mut copy = folder.command("cp");
+            // Not the folder, which may be mounted, but what is in it.
+            copy.args(["-a", "-T"]).arg(template).arg("data");
+            folder.run(copy).await;
+        }
         if options.limit.is_some() {
             let mut link = folder.command("sh");
             link.args(["-c", "mkdir -p pg_wal && cp -a data/pg_wal/. pg_wal && rm -r data/pg_wal"]);
@@ -233,15 +239,20 @@ async fn template() -> &'static Folder {
     TEMPLATE
         .get_or_init(|| async {
             let folder = Folder::new("template");
-            folder.write("password", PASSWORD);
-            let mut initdb = folder.command(programs().join("initdb"));
-            initdb.args(["--pgdata=data", "--pwfile=password", "--no-sync", "--encoding=UTF8"]);
-            initdb.args(["--locale=C.UTF-8", "--auth=scram-sha-256"]);
-            initdb.arg(format!("--username={USER}"));
-            folder.run(initdb).await;
+            make(&folder).await;
             folder
         })
         .await
+}
+
+/// Makes the data of a server.
+async fn make(folder: &Folder) {
+    folder.write("password", PASSWORD);
+    let mut initdb = folder.command(programs().join("initdb"));
+    initdb.args(["--pgdata=data", "--pwfile=password", "--no-sync", "--encoding=UTF8"]);
+    initdb.args(["--locale=C.UTF-8", "--auth=scram-sha-256"]);
+    initdb.arg(format!("--username={USER}"));
+    folder.run(initdb).await;
 }
 
 /// Whether the server serves. It says so where `pg_ctl` reads it, too: in the eighth line of its
