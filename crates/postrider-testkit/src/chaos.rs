@@ -49,6 +49,7 @@ pub async fn until<F: Future<Output = bool>>(what: &str, condition: impl Fn() ->
 /// # Panics
 ///
 /// If one of them does; it is printed which.
+#[expect(clippy::print_stdout, reason = "a test shows it when it fails")]
 pub async fn for_each_progress(case: impl AsyncFn(Progress)) {
     let cases = Progress::ALL.map(|progress| {
         let case = AssertUnwindSafe(case(progress)).catch_unwind();

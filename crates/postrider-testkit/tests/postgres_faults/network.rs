@@ -81,7 +81,9 @@ async fn an_answer_that_is_lost_while_settling_changes_nothing() {
                 0 => proxy.drop_reply_of_commit(),
                 _ => proxy.drop_reply_of("lease AS MATERIALIZED"),
             }
+            let t = std::time::Instant::now();
             until("the reply is lost", || async { proxy.dropped_replies() >= round }).await;
+            eprintln!("{progress} round {round} {:?} arrivals {} {:?}", t.elapsed(), line.target.count(), line.relay.status());
         }
         writing.stop().await;
         bank.until_delivered(&line.target).await;
