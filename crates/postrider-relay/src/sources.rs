@@ -361,7 +361,6 @@ mod tests {
     fn a_url_without_a_source_is_refused_and_never_quoted() {
         let cases = [
             ("app.db", "the database URL has no scheme"),
-            ("postgres://user:canary@host/db", "PostgreSQL is not supported by this build"),
             ("mysql://user:canary@host/db", "MySQL is not supported by this build"),
             ("dynamodb://canary", "DynamoDB is not supported by this build"),
             ("pg://user:canary@host/db", "no database is known by the scheme \"pg\""),

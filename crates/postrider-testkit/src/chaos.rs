@@ -26,7 +26,7 @@ pub use self::target::{Arrival, Target};
 pub use self::writers::{Writers, Writing};
 
 /// Longest time for something that is to happen.
-pub const DEADLINE: Duration = Duration::from_secs(30);
+pub const DEADLINE: Duration = Duration::from_secs(60);
 /// Long enough to see that something does not happen.
 pub const A_WHILE: Duration = Duration::from_millis(300);
 const LOOK_EVERY: Duration = Duration::from_millis(10);

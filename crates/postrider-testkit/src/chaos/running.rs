@@ -18,13 +18,15 @@ use super::{DEADLINE, Target};
 /// The leases of relays that stand by are short, so that a test need not wait long for one to
 /// run out.
 const LEASE: Duration = Duration::from_secs(2);
+const LONG_LEASE: Duration = Duration::from_secs(120);
 const CONCURRENCY: usize = 8;
 
-/// The outbox of a database, read by a relay of its own name, with the default lease.
+/// The outbox of a database, read by a relay of its own name. Its lease is long, so that it does
+/// not run out on a machine that is busy with something else.
 pub fn spec(url: &str, progress: Progress) -> SourceSpec {
     static RELAYS: AtomicU32 = AtomicU32::new(0);
     let relay = format!("relay {}", RELAYS.fetch_add(1, Ordering::Relaxed));
-    SourceSpec { progress, relay, ..SourceSpec::new(url) }
+    SourceSpec { progress, lease: LONG_LEASE, relay, ..SourceSpec::new(url) }
 }
 
 /// A pipeline that runs in this process, connected once.

@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep, timeout};
 /// Longest time for something that is to happen.
 const DEADLINE: Duration = Duration::from_secs(30);
 /// Longest time for a whole case.
-const CASE_DEADLINE: Duration = Duration::from_secs(120);
+const CASE_DEADLINE: Duration = Duration::from_secs(300);
 /// How often a condition that nobody signals is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 

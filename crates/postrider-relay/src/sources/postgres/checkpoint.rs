@@ -103,11 +103,15 @@ impl CheckpointQueries {
                  earliest AS (
                    SELECT progress, base, system_id FROM old
                    ORDER BY pg_snapshot_xmax(base) NULLS FIRST, pg_snapshot_xmin(base) LIMIT 1
+                 ), latest AS (
+                   SELECT tick FROM old ORDER BY pg_snapshot_xmax(tick) DESC NULLS LAST,
+                   pg_snapshot_xmin(tick) DESC LIMIT 1
                  ), beyond AS (SELECT range_agg(r) AS beyond FROM old, unnest(beyond) AS r)
                  INSERT INTO {checkpoints} (pipeline, shard, shards, progress, base, tick, beyond,
                    system_id)
-                 SELECT $1, s, $2, progress, base, base, coalesce(beyond.beyond, '{{}}'), system_id
-                 FROM earliest, beyond, generate_series(0, $2 - 1) AS s
+                 SELECT $1, s, $2, progress, base, CASE WHEN base IS NOT NULL THEN tick END,
+                   coalesce(beyond.beyond, '{{}}'), system_id
+                 FROM earliest, latest, beyond, generate_series(0, $2 - 1) AS s
                  ON CONFLICT (pipeline, shard) DO UPDATE SET shards = excluded.shards,
                    base = excluded.base, tick = excluded.tick, position = 0,
                    beyond = excluded.beyond, crashes = 0"
@@ -140,8 +144,8 @@ impl CheckpointQueries {
                    WHERE o.{published} IS NULL AND {seq} > $1
                    AND ($3::text[] IS NULL OR {aggregate_type} = ANY($3)){of_shard}
                    AND (pg_visible_in_snapshot({xid}, {})
-                     OR pg_visible_in_snapshot({xid}, {}) AND {seq} <= $6
-                     OR {seq}::bigint <@ $7::text::int8multirange)
+                     OR pg_visible_in_snapshot({xid}, {})
+                       AND ({seq} <= $6 OR {seq}::bigint <@ $7::text::int8multirange))
                    ORDER BY {seq} LIMIT $2
                  ), marked AS (
                    UPDATE {name} AS o SET {published} = clock_timestamp()

@@ -2,12 +2,14 @@
 //!
 //! Rows are read in ticks. A tick is what became visible between two snapshots, in the order of
 //! `seq`; a large one is read in pages. Rows are settled in any order. What may be written down
-//! (a [`Position`]) is where the first tick with an unsettled row stands, how far that one is
-//! settled without a gap, and the numbers that are settled beyond. After a restart everything
-//! else is read again, and nothing but that.
+//! (a [`Position`]) is where the first tick with an unsettled row begins and where the last one
+//! ends, up to which number everything between them is settled, and the numbers that are settled
+//! beyond. After a restart everything else is read again, as one tick, and nothing but that.
 //!
 //! Numbers beyond are kept one by one, as ranges only where they follow each other: a number
-//! between two settled ones may belong to a transaction that has not committed yet.
+//! between two settled ones may belong to a transaction that has not committed yet. They say
+//! nothing about rows that became visible later: should the numbering of the table have been
+//! reset, those are others.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -25,7 +27,7 @@ pub(super) struct Position {
     /// Of what it sees, everything up to `seq` is settled.
     pub(super) tick: Snapshot,
     pub(super) seq: i64,
-    /// Numbers that are settled besides.
+    /// Of what it sees, these are settled besides.
     pub(super) beyond: Ranges,
 }
 
@@ -217,7 +219,7 @@ impl Frontier {
         if let Some(tick) = self.ticks.back_mut() {
             tick.is_read = true;
         }
-        if self.first + self.ticks.len() as u64 > self.opened_before {
+        if self.first + self.ticks.len() as u64 >= self.opened_before {
             // Whatever was settled before the start was visible by now.
             self.before = Ranges::default();
         }
@@ -245,40 +247,41 @@ impl Frontier {
         }
     }
 
+    /// Up to which number every tick is settled without a gap.
+    fn settled_to(&self) -> i64 {
+        let open = self.ticks.iter().filter(|tick| !tick.is_done());
+        open.map(Tick::settled_to).min().unwrap_or(i64::MAX)
+    }
+
     /// What may be written down.
     pub(super) fn position(&self) -> Position {
-        let mut open = self.ticks.iter().skip_while(|tick| tick.is_done());
-        let Some(first) = open.next() else {
-            return Position {
-                base: self.seen.clone(),
-                tick: self.seen.clone(),
-                seq: 0,
-                beyond: self.before.clone(),
-            };
+        let tick = self.seen.clone();
+        let mut open = self.ticks.iter().skip_while(|tick| tick.is_done()).peekable();
+        let Some(first) = open.peek() else {
+            return Position { base: tick.clone(), tick, seq: 0, beyond: self.before.clone() };
         };
-        let seq = first.settled_to();
-        let rest = first.rows.iter().filter(|(row, _)| *row > seq);
-        let rows = rest.chain(open.flat_map(|tick| &tick.rows));
-        let settled = rows.filter(|(_, settled)| *settled).map(|(row, _)| *row).collect();
-        let mut beyond = Ranges::of(settled);
+        let (base, seq) = (first.from.clone(), self.settled_to());
+        let rows = open.flat_map(|tick| &tick.rows);
+        let settled = rows.filter(|(row, settled)| *settled && *row > seq).map(|(row, _)| *row);
+        let mut beyond = Ranges::of(settled.collect());
         if !self.before.is_empty() {
             beyond = beyond.union(&self.before);
         }
-        Position { base: first.from.clone(), tick: first.to.clone(), seq, beyond }
+        Position { base, tick, seq, beyond }
     }
 
     /// Forgets what is behind the position, once that is written.
     pub(super) fn trim(&mut self) {
-        while let Some(tick) = self.ticks.front_mut() {
-            while tick.rows.front().is_some_and(|(_, settled)| *settled) {
-                tick.rows.pop_front();
+        while let Some(tick) = self.ticks.pop_front_if(|tick| tick.is_done()) {
+            self.rows -= tick.rows.len();
+            self.first += 1;
+        }
+        let settled_to = self.settled_to();
+        if let Some(tick) = self.ticks.front_mut() {
+            while tick.rows.pop_front_if(|(row, settled)| *settled && *row <= settled_to).is_some()
+            {
                 self.rows -= 1;
             }
-            if !tick.is_read || !tick.rows.is_empty() {
-                return;
-            }
-            self.ticks.pop_front();
-            self.first += 1;
         }
     }
 }
@@ -307,8 +310,8 @@ mod tests {
         frontier.set_settled(two[1].unwrap(), 9, true);
         frontier.set_settled(two[2].unwrap(), 10, true);
         let position = frontier.position();
-        assert_eq!((position.base, position.tick), (Snapshot::nothing(), snapshot(10)));
-        assert_eq!((position.seq, position.beyond.to_text().as_str()), (4, "{[9,11)}"));
+        assert_eq!((position.base, position.tick), (Snapshot::nothing(), snapshot(20)));
+        assert_eq!((position.seq, position.beyond.to_text().as_str()), (3, "{[9,11)}"));
         frontier.trim();
         frontier.set_settled(one[1].unwrap(), 5, true);
         frontier.set_settled(one[2].unwrap(), 8, true);
@@ -358,17 +361,35 @@ mod tests {
         let position = frontier.position();
         let mut again = Frontier::new(position.clone());
         assert_eq!(again.position(), position, "nothing was read yet");
-        assert_eq!(again.reading(), Some((&Snapshot::nothing(), &snapshot(10), 1)));
+        assert_eq!(again.reading(), Some((&Snapshot::nothing(), &snapshot(20), 1)));
         assert!(again.row(2).is_some());
         assert!(again.row(3).is_none(), "it was settled");
         assert!(again.row(4).is_some());
-        again.end_tick();
         assert_eq!(again.position().beyond.to_text(), "{[3,4),[7,8)}");
-        again.open(snapshot(30), 0);
         assert!(again.row(7).is_none());
         assert!(again.row(8).is_some());
         again.end_tick();
         assert_eq!(again.position().beyond.to_text(), "{[3,4),[7,8)}");
+        let numbered_anew = tick(&mut again, 30, &[3, 7]);
+        assert!(numbered_anew.iter().all(Option::is_some), "these are others");
+    }
+
+    /// A row of a later tick can have a smaller number. What is settled beyond it is not forgotten.
+    #[test]
+    fn a_late_commit_with_a_small_number_makes_a_gap() {
+        let mut frontier = Frontier::new(Position::start());
+        let one = tick(&mut frontier, 10, &[5, 6, 7]);
+        let two = tick(&mut frontier, 20, &[2]);
+        frontier.set_settled(one[0].unwrap(), 5, true);
+        frontier.set_settled(one[1].unwrap(), 6, true);
+        frontier.trim();
+        let position = frontier.position();
+        assert_eq!((position.base, position.tick), (Snapshot::nothing(), snapshot(20)));
+        assert_eq!((position.seq, position.beyond.to_text().as_str()), (1, "{[5,7)}"));
+        frontier.set_settled(two[0].unwrap(), 2, true);
+        frontier.trim();
+        let position = frontier.position();
+        assert_eq!((position.seq, position.beyond.to_text().as_str()), (6, "{}"));
     }
 
     #[test]
