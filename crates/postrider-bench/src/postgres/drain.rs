@@ -121,7 +121,8 @@ fn tell(report: &mut Report, rounds: &[Vec<Sample>]) {
 async fn measure(server: &Server, sizes: Sizes, subject: Subject) -> Outcome<Sample> {
     let client = backlog::copy(server, TEMPLATE, DRAINED).await?;
     let before = wal(&client).await?;
-    let measured = drain(&client, server.url(DRAINED), sizes, subject).await?;
+    let measured = drain(&client, server.url(DRAINED), sizes, subject).await;
+    let measured = measured.map_err(|error| format!("{}: {error}", subject.label()))?;
     let wal = wal(&client).await? - before;
     let events = measured.events as f64;
     let sample =
@@ -151,7 +152,7 @@ async fn drain(client: &Client, url: String, sizes: Sizes, subject: Subject) -> 
     if delivered == expected {
         return Ok(measured);
     }
-    Err(format!("{delivered} of {expected} events were delivered: {}", subject.label()).into())
+    Err(format!("{delivered} of {expected} events were delivered").into())
 }
 
 fn counter() -> Box<dyn Sink> {

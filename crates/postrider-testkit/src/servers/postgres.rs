@@ -92,17 +92,22 @@ impl Drop for Database {
             let dropping = async {
                 let (client, connection) = tokio_postgres::connect(&server, NoTls).await?;
                 tokio::spawn(connection);
+                client.batch_execute(LONGEST_DROP).await?;
                 client.batch_execute(&statement).await
             };
             runtime.expect("a runtime can be made").block_on(dropping)
         };
-        // The test's own runtime may be about to end.
+        // The test's own runtime may be about to end. Whatever stays is swept up later: dropping
+        // waits for all sessions of the server, also for one whose client does not read.
         let dropped = std::thread::spawn(drop_it).join();
         if !std::thread::panicking() {
-            dropped.expect("the thread has not panicked").expect("the database can be dropped");
+            drop(dropped.expect("the thread has not panicked"));
         }
     }
 }
+
+/// How long a test waits for its database to go.
+const LONGEST_DROP: &str = "SET statement_timeout = '3s'";
 
 /// Drops the databases that killed tests have left. Their names say how old they are.
 async fn sweep(client: &Client) {

@@ -107,14 +107,15 @@ impl CheckpointQueries {
                    SELECT tick FROM old ORDER BY pg_snapshot_xmax(tick) DESC NULLS LAST,
                    pg_snapshot_xmin(tick) DESC LIMIT 1
                  ), beyond AS (SELECT range_agg(r) AS beyond FROM old, unnest(beyond) AS r)
-                 INSERT INTO {checkpoints} (pipeline, shard, shards, progress, base, tick, beyond,
-                   system_id)
+                 INSERT INTO {checkpoints} (pipeline, shard, shards, progress, base, tick,
+                   position, beyond, system_id)
                  SELECT $1, s, $2, progress, base, CASE WHEN base IS NOT NULL THEN tick END,
-                   coalesce(beyond.beyond, '{{}}'), system_id
+                   {}, coalesce(beyond.beyond, '{{}}'), system_id
                  FROM earliest, latest, beyond, generate_series(0, $2 - 1) AS s
                  ON CONFLICT (pipeline, shard) DO UPDATE SET shards = excluded.shards,
-                   base = excluded.base, tick = excluded.tick, position = 0,
-                   beyond = excluded.beyond, crashes = 0"
+                   base = excluded.base, tick = excluded.tick, position = excluded.position,
+                   beyond = excluded.beyond, crashes = 0",
+                i64::MIN
             ),
             drop_shards: format!("DELETE FROM {checkpoints} WHERE pipeline = $1 AND shard >= $2"),
             get: format!(

@@ -223,7 +223,10 @@ impl Frontier {
             // Whatever was settled before the start was visible by now.
             self.before = Ranges::default();
         }
-        self.trim();
+        // Rows stay until their settlement is written; without any there is nothing to keep.
+        if self.ticks.back().is_some_and(|tick| tick.rows.is_empty()) {
+            self.ticks.pop_back();
+        }
     }
 
     /// How many more rows may be read.
