@@ -20,14 +20,6 @@ use std::time::Duration;
 use postrider_relay::pipeline::{Options, Window};
 use postrider_relay::sources::Progress;
 use postrider_testkit::chaos::{Bank, Running, Target, Writers, spec};
-use postrider_testkit::servers::postgres::Database;
-
-/// A bank in a database of the shared server.
-async fn bank() -> (Database, Arc<Bank>) {
-    let database = Database::fresh().await;
-    let bank = Bank::open(database.url()).await;
-    (database, Arc::new(bank))
-}
 
 /// Some writers that go on whatever happens to their connections.
 fn stubborn() -> Writers {

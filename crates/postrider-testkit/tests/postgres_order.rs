@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use postrider_relay::sources::Progress;
 use postrider_testkit::chaos::{A_WHILE, Bank, Running, Target, Writers, seed, spec, until};
-use postrider_testkit::servers::postgres::{Database, Options, Server, Stop, connect, shared};
+use postrider_testkit::servers::postgres::{Options, Server, Stop};
 use tokio::time::sleep;
 
 /// A test for each way of keeping progress.
@@ -39,16 +39,9 @@ for_each_progress!(
     an_update_of_a_row_does_not_hide_it,
 );
 
-/// A bank in a database of the shared server.
-async fn bank() -> (Database, Arc<Bank>) {
-    let database = Database::fresh().await;
-    let bank = Bank::open(database.url()).await;
-    (database, Arc::new(bank))
-}
-
 /// G-01, T1.
 async fn a_late_commit_of_a_lower_number_is_delivered(progress: Progress) {
-    let (_database, bank) = bank().await;
+    let bank = Bank::fresh().await;
     let target = Target::start().await;
     let relay = Running::start(&spec(bank.url(), progress), &target).await;
     let late = bank.connect().await;
@@ -66,7 +59,7 @@ async fn a_late_commit_of_a_lower_number_is_delivered(progress: Progress) {
 
 /// G-01, G-04: what was open at a stop is found by the next start, and nothing comes again.
 async fn a_late_commit_is_delivered_after_a_restart(progress: Progress) {
-    let (_database, bank) = bank().await;
+    let bank = Bank::fresh().await;
     let target = Target::start().await;
     let (late, later) = (bank.connect().await, bank.connect().await);
     for (client, account) in [(&late, 1), (&later, 2)] {
@@ -90,9 +83,9 @@ async fn a_late_commit_is_delivered_after_a_restart(progress: Progress) {
 /// T2: neither in this database nor in another one of the cluster, nor a temporary table, nor a
 /// snapshot that somebody keeps.
 async fn open_transactions_stall_nothing(progress: Progress) {
-    let (_database, bank) = bank().await;
+    let bank = Bank::fresh().await;
     let target = Target::start().await;
-    let elsewhere = connect(&shared()).await;
+    let elsewhere = bank.connect_beside().await;
     elsewhere.batch_execute("BEGIN; SELECT pg_current_xact_id()").await.unwrap();
     let clients = [bank.connect().await, bank.connect().await, bank.connect().await];
     for (client, statement) in clients.iter().zip([
@@ -113,7 +106,7 @@ async fn open_transactions_stall_nothing(progress: Progress) {
 
 /// G-03, T2: writer A takes its transaction number early; B has its turn on the account first.
 async fn the_order_is_that_of_turns_and_not_of_transactions(progress: Progress) {
-    let (_database, bank) = bank().await;
+    let bank = Bank::fresh().await;
     let target = Target::start().await;
     let (a, b) = (bank.connect().await, bank.connect().await);
     // Once with a relay that reads both at once, and once with one that reads in between.
@@ -145,7 +138,7 @@ async fn the_order_is_that_of_turns_and_not_of_transactions(progress: Progress) 
 
 /// G-02.
 async fn savepoints_take_their_events_with_them(progress: Progress) {
-    let (_database, bank) = bank().await;
+    let bank = Bank::fresh().await;
     let target = Target::start().await;
     let relay = Running::start(&spec(bank.url(), progress), &target).await;
     let client = bank.connect().await;
@@ -171,7 +164,7 @@ async fn savepoints_take_their_events_with_them(progress: Progress) {
 
 /// G-01: a snapshot lists no more than 64 subtransactions of a transaction.
 async fn many_savepoints_at_once_hide_nothing(progress: Progress) {
-    let (_database, bank) = bank().await;
+    let bank = Bank::fresh().await;
     let target = Target::start().await;
     let relay = Running::start(&spec(bank.url(), progress), &target).await;
     let clients = [bank.connect().await, bank.connect().await, bank.connect().await];
@@ -201,7 +194,7 @@ async fn many_savepoints_at_once_hide_nothing(progress: Progress) {
 
 /// T3: rollbacks and jumps leave gaps for ever.
 async fn gaps_in_the_numbers_are_nothing_to_wait_for(progress: Progress) {
-    let (_database, bank) = bank().await;
+    let bank = Bank::fresh().await;
     let target = Target::start().await;
     let relay = Running::start(&spec(bank.url(), progress), &target).await;
     let client = bank.connect().await;
@@ -222,7 +215,7 @@ async fn gaps_in_the_numbers_are_nothing_to_wait_for(progress: Progress) {
 /// G-01, T4b: with a cache, the numbers of an account are not in the order of its turns. Order is
 /// then not promised, but nothing is lost.
 async fn cached_numbers_lose_nothing(progress: Progress) {
-    let (_database, bank) = bank().await;
+    let bank = Bank::fresh().await;
     bank.run("ALTER TABLE outbox ALTER COLUMN seq SET CACHE 50").await;
     let target = Target::start().await;
     let relay = Running::start(&spec(bank.url(), progress), &target).await;
@@ -243,7 +236,7 @@ async fn cached_numbers_lose_nothing(progress: Progress) {
 /// G-01 to G-04: random delays, and one in five transactions is rolled back.
 async fn fifty_writers_keep_the_order_of_every_account(progress: Progress) {
     let seed = seed();
-    let (_database, bank) = bank().await;
+    let bank = Bank::fresh().await;
     let target = Target::start().await;
     let spec = spec(bank.url(), progress);
     let mut relay = Running::start(&spec, &target).await;
@@ -262,7 +255,7 @@ async fn fifty_writers_keep_the_order_of_every_account(progress: Progress) {
 /// An operator who changes a row that has not been read changes its place in the table, not in
 /// the order.
 async fn an_update_of_a_row_does_not_hide_it(progress: Progress) {
-    let (_database, bank) = bank().await;
+    let bank = Bank::fresh().await;
     let target = Target::start().await;
     bank.change_often(1, 10).await;
     bank.run("UPDATE outbox SET headers = '{\"by\": \"hand\"}' WHERE seq % 2 = 0").await;

@@ -11,15 +11,3 @@ mod postgres_relays {
     mod sharing;
     mod side_by_side;
 }
-
-use std::sync::Arc;
-
-use postrider_testkit::chaos::Bank;
-use postrider_testkit::servers::postgres::Database;
-
-/// A bank in a database of the shared server.
-async fn bank() -> (Database, Arc<Bank>) {
-    let database = Database::fresh().await;
-    let bank = Bank::open(database.url()).await;
-    (database, Arc::new(bank))
-}

@@ -2,16 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use postrider::schema::{self, TableName};
+use postrider_relay::admin::{Admin, Selection};
 use postrider_relay::sources;
+use tokio::sync::OnceCell;
 use tokio::time::{Instant, sleep};
 use tokio_postgres::{Client, Error};
 
 use super::{DEADLINE, LOOK_EVERY, Target, until};
 use crate::history::{History, Place, Wrong};
-use crate::servers::postgres::connect;
+use crate::servers::postgres::{Options, Server, connect};
+use crate::servers::with_database;
 
 /// `change` is what a service does: it locks its aggregate, changes it, and publishes the event.
 /// The row lock makes writers of one account take turns, so its versions are in the order of
@@ -40,6 +43,17 @@ pub struct Bank {
 }
 
 impl Bank {
+    /// One in a database of its own, in a server that only this process uses and that is gone with
+    /// it: what other processes do to the shared server does not disturb it.
+    pub async fn fresh() -> Arc<Self> {
+        static DATABASES: AtomicU64 = AtomicU64::new(0);
+        let name = format!("bank{}", DATABASES.fetch_add(1, Ordering::Relaxed));
+        let server = server().await;
+        let made = server.connect().await.batch_execute(&format!("CREATE DATABASE {name}")).await;
+        made.expect("a database can be made");
+        Arc::new(Self::open(server.url(&name)).await)
+    }
+
     /// Makes its tables in an empty database.
     pub async fn open(url: impl Into<String>) -> Self {
         let bank = Self::at(url, 1);
@@ -59,6 +73,16 @@ impl Bank {
     /// The URL of its database.
     pub fn url(&self) -> &str {
         &self.url
+    }
+
+    /// The name of its database.
+    pub fn database(&self) -> &str {
+        self.url.rsplit('/').next().expect("a text has a last part")
+    }
+
+    /// Connects to another database of the same server.
+    pub async fn connect_beside(&self) -> Client {
+        connect(&with_database(&self.url, "postgres")).await
     }
 
     /// Connects to its database.
@@ -152,11 +176,21 @@ impl Bank {
         }
     }
 
-    /// Waits until nothing is left to do for any pipeline.
-    pub async fn until_settled(&self) {
+    /// Retries all dead letters. Answers how many there were.
+    pub async fn retry(&self) -> u64 {
+        let retried = self.admin().await.retry(&Selection::default()).await;
+        retried.expect("an operator can retry")
+    }
+
+    async fn admin(&self) -> Box<dyn Admin> {
         let columns = BTreeMap::new();
         let admin = sources::connect_admin(&self.url, &TableName::default(), &columns).await;
-        let admin = admin.expect("an operator can connect");
+        admin.expect("an operator can connect")
+    }
+
+    /// Waits until nothing is left to do for any pipeline.
+    pub async fn until_settled(&self) {
+        let admin = self.admin().await;
         let is_settled = || async {
             sleep(LOOK_EVERY * 5).await;
             let status = admin.status().await.expect("an operator can look");
@@ -215,4 +249,11 @@ impl Bank {
         let few: Vec<String> = wrong.iter().take(10).map(ToString::to_string).collect();
         assert!(wrong.is_empty(), "{} wrongs: {}", wrong.len(), few.join("; "));
     }
+}
+
+/// The server of this process. Its janitor removes it when the process ends.
+async fn server() -> &'static Server {
+    static SERVER: OnceCell<Server> = OnceCell::const_new();
+    let settings = vec!["max_connections = 300".to_owned()];
+    SERVER.get_or_init(|| Server::start(Options { settings, ..Options::default() })).await
 }

@@ -8,8 +8,6 @@ use postrider_relay::sources::Progress;
 use postrider_testkit::chaos::{Bank, Running, Target, for_each_progress, spec, until};
 use postrider_testkit::servers::postgres::{Options, Server};
 
-use crate::bank;
-
 /// F60, F61: payloads come as they were written, byte for byte.
 #[tokio::test]
 async fn payloads_come_byte_for_byte() {
@@ -22,7 +20,7 @@ async fn payloads_come_byte_for_byte() {
         numbers.as_bytes().to_vec(),
     ];
     for_each_progress(async |progress| {
-        let (_database, bank) = bank().await;
+        let bank = Bank::fresh().await;
         let client = bank.connect().await;
         for payload in &payloads {
             client
@@ -52,7 +50,7 @@ async fn payloads_come_byte_for_byte() {
 #[tokio::test]
 async fn times_without_end_are_parked() {
     for_each_progress(async |progress| {
-        let (_database, bank) = bank().await;
+        let bank = Bank::fresh().await;
         bank.run(
             "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload, occurred_at)
              SELECT 'Account', n::text, 'Odd', '{}', t FROM unnest(ARRAY['infinity', '-infinity',

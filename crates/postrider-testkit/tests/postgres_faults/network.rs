@@ -1,19 +1,15 @@
 //! The network between a relay and its server.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use postrider::schema::TableName;
-use postrider_relay::admin::Selection;
-use postrider_relay::sources;
 use postrider_testkit::chaos::{Bank, Setup, StandingBy, Target, for_each_progress, until};
 use postrider_testkit::proxy::Proxy;
 use postrider_testkit::servers::address;
 use postrider_testkit::suites::sink::Behaviour;
 use tokio::time::sleep;
 
-use crate::{Line, bank, stubborn};
+use crate::{Line, stubborn};
 
 async fn owner(bank: &Bank) -> Option<String> {
     let query = "SELECT owner FROM outbox_leases WHERE expires_at > clock_timestamp()";
@@ -25,7 +21,7 @@ async fn owner(bank: &Bank) -> Option<String> {
 #[tokio::test]
 async fn a_relay_that_is_cut_off_stops_sending_before_another_takes_over() {
     for_each_progress(async |progress| {
-        let (_database, bank) = bank().await;
+        let bank = Bank::fresh().await;
         let proxy = Proxy::start(address(bank.url())).await;
         let (first_target, second_target) = (Target::start().await, Target::start().await);
         let first_setup = Setup::new(proxy.url(bank.url()), &first_target, progress);
@@ -69,7 +65,7 @@ async fn a_relay_that_is_cut_off_stops_sending_before_another_takes_over() {
 #[tokio::test]
 async fn an_answer_that_is_lost_while_settling_changes_nothing() {
     for_each_progress(async |progress| {
-        let (_database, bank) = bank().await;
+        let bank = Bank::fresh().await;
         let proxy = Proxy::start(address(bank.url())).await;
         let mut line = Line::start(Arc::clone(&bank), &proxy.url(bank.url()), progress).await;
         line.target.behave(Behaviour::RefusesKey("3")).await;
@@ -89,10 +85,8 @@ async fn an_answer_that_is_lost_while_settling_changes_nothing() {
         bank.until_delivered(&line.target).await;
         let parked = "SELECT count(*) FROM outbox_failures WHERE state = 'parked'";
         assert_eq!(bank.number(parked).await, 1, "{progress}: the first one is parked");
-        let table = TableName::default();
-        let admin = sources::connect_admin(bank.url(), &table, &BTreeMap::new()).await.unwrap();
         line.target.behave(Behaviour::Well).await;
-        assert_eq!(admin.retry(&Selection::default()).await.unwrap(), 1);
+        assert_eq!(bank.retry().await, 1);
         let nothing_aside =
             || async { bank.number("SELECT count(*) FROM outbox_failures").await == 0 };
         until("everything set aside is delivered", nothing_aside).await;
@@ -105,7 +99,7 @@ async fn an_answer_that_is_lost_while_settling_changes_nothing() {
 #[tokio::test]
 async fn a_slow_connection_is_only_slow() {
     for_each_progress(async |progress| {
-        let (_database, bank) = bank().await;
+        let bank = Bank::fresh().await;
         let proxy = Proxy::start(address(bank.url())).await;
         let line = Line::start(Arc::clone(&bank), &proxy.url(bank.url()), progress).await;
         let writing = stubborn().start(&bank);
@@ -127,7 +121,7 @@ async fn a_slow_connection_is_only_slow() {
 #[tokio::test]
 async fn connections_that_are_cut_are_made_anew() {
     for_each_progress(async |progress| {
-        let (_database, bank) = bank().await;
+        let bank = Bank::fresh().await;
         let proxy = Proxy::start(address(bank.url())).await;
         let line = Line::start(Arc::clone(&bank), &proxy.url(bank.url()), progress).await;
         let writing = stubborn().start(&bank);

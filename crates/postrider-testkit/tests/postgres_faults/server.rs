@@ -8,13 +8,11 @@ use postrider_relay::sources::Progress;
 use postrider_testkit::chaos::{
     Bank, DEADLINE, Setup, StandingBy, Target, for_each_progress, until,
 };
-use postrider_testkit::servers::postgres::{
-    Limit, Options, Server, Stop, can_limit_size, connect, shared,
-};
+use postrider_testkit::servers::postgres::{Limit, Options, Server, Stop, can_limit_size};
 use postrider_testkit::suites::sink::Behaviour;
 use tokio::time::sleep;
 
-use crate::{Line, bank, stubborn};
+use crate::{Line, stubborn};
 
 /// A line for each way of keeping progress, in databases of one server.
 async fn lines(server: &Server) -> Vec<Line> {
@@ -54,13 +52,13 @@ async fn a_server_that_crashes_again_and_again_loses_nothing() {
 #[tokio::test]
 async fn sessions_that_are_ended_by_an_operator_are_made_anew() {
     for_each_progress(async |progress| {
-        let (database, bank) = bank().await;
+        let bank = Bank::fresh().await;
         let line = Line::start(Arc::clone(&bank), bank.url(), progress).await;
         let writing = stubborn().start(&bank);
-        let operator = connect(&shared()).await;
+        let operator = bank.connect_beside().await;
         let end = format!(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{}'",
-            database.name()
+            bank.database()
         );
         for _ in 0..30 {
             sleep(Duration::from_millis(50)).await;
@@ -147,12 +145,12 @@ async fn a_full_log_is_waited_out() {
 #[tokio::test]
 async fn a_database_that_takes_no_writes_for_a_while_is_waited_for() {
     for_each_progress(async |progress| {
-        let (database, bank) = bank().await;
+        let bank = Bank::fresh().await;
         let mut line = Line::start(Arc::clone(&bank), bank.url(), progress).await;
         let before = bank.change_often(1, 10).await;
         line.target.until_arrived(&before).await;
-        let operator = connect(&shared()).await;
-        let name = database.name();
+        let operator = bank.connect_beside().await;
+        let name = bank.database();
         let set = |on: &str| {
             format!(
                 "ALTER DATABASE {name} SET default_transaction_read_only = {on};

@@ -12,8 +12,6 @@ use postrider_testkit::proxy::Proxy;
 use postrider_testkit::servers::address;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::bank;
-
 const LEASE: Duration = Duration::from_secs(2);
 const LIMIT: BatchLimit = BatchLimit { events: 100, bytes: 1 << 20, wait: Duration::from_secs(5) };
 
@@ -55,7 +53,7 @@ async fn deferred_by_mark() {
 
 /// G-01, G-05.
 async fn events_deferred_without_an_answer_are_in_one_place(progress: Progress) {
-    let (_database, bank) = bank().await;
+    let bank = Bank::fresh().await;
     bank.change_often(1, 3).await;
     bank.change_often(2, 1).await;
     let proxy = Proxy::start(address(bank.url())).await;
@@ -126,7 +124,7 @@ async fn late_by_mark() {
 
 /// G-09: it was sent in time, and the network hands it on when another relay has taken over.
 async fn a_settlement_that_comes_late_changes_nothing(progress: Progress) {
-    let (_database, bank) = bank().await;
+    let bank = Bank::fresh().await;
     bank.change_often(1, 10).await;
     let proxy = Proxy::start(address(bank.url())).await;
     let cut_off = SourceSpec { lease: LEASE, ..spec(&proxy.url(bank.url()), progress) };

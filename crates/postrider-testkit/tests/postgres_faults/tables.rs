@@ -14,13 +14,13 @@ use postrider_testkit::servers::postgres::{Options, Server};
 use postrider_testkit::suites::sink::Behaviour;
 use tokio::time::sleep;
 
-use crate::{Line, bank, options, stubborn};
+use crate::{Line, options, stubborn};
 
 /// F26.
 #[tokio::test]
 async fn a_locked_table_is_waited_for() {
     for_each_progress(async |progress| {
-        let (_database, bank) = bank().await;
+        let bank = Bank::fresh().await;
         let line = Line::start(Arc::clone(&bank), bank.url(), progress).await;
         let writing = stubborn().start(&bank);
         let client = bank.connect().await;
@@ -39,7 +39,7 @@ async fn a_locked_table_is_waited_for() {
 /// F26: longer than a lease, with another relay that waits for its turn.
 #[tokio::test]
 async fn a_table_that_is_locked_beyond_the_lease_loses_and_reorders_nothing() {
-    let (_database, bank) = bank().await;
+    let bank = Bank::fresh().await;
     let target = Target::start().await;
     let setup = Setup { window: 64, ..Setup::new(bank.url(), &target, Progress::Mark) };
     let relays = [StandingBy::start(&setup), StandingBy::start(&setup)];
@@ -66,7 +66,7 @@ async fn a_column_that_is_renamed_stops_the_pipeline_by_name() {
         (Progress::Delete, "aggregate_id"),
         (Progress::Cursor, "xid"),
     ] {
-        let (_database, bank) = bank().await;
+        let bank = Bank::fresh().await;
         let line = Line::start(Arc::clone(&bank), bank.url(), progress).await;
         let before = bank.change_often(1, 3).await;
         line.target.until_arrived(&before).await;
@@ -93,7 +93,7 @@ async fn a_column_that_is_renamed_stops_the_pipeline_by_name() {
 #[tokio::test]
 async fn a_table_that_is_gone_stops_the_pipeline_by_name() {
     for table in ["outbox", "outbox_leases", "outbox_failures"] {
-        let (_database, bank) = bank().await;
+        let bank = Bank::fresh().await;
         let target = Target::start().await;
         let relay = StandingBy::start(&Setup::new(bank.url(), &target, Progress::Mark));
         let before = bank.change_often(1, 3).await;
@@ -116,7 +116,7 @@ async fn a_table_that_is_gone_stops_the_pipeline_by_name() {
 #[tokio::test]
 async fn a_truncated_table_stalls_nothing() {
     for_each_progress(async |progress| {
-        let (_database, bank) = bank().await;
+        let bank = Bank::fresh().await;
         let target = Target::start().await;
         let spec = spec(bank.url(), progress);
         let relay = Running::start_with(&spec, &target, options()).await;
@@ -142,7 +142,7 @@ async fn a_truncated_table_stalls_nothing() {
 /// those numbers beyond a gap, so it must not take the new events for the old ones.
 #[tokio::test]
 async fn numbers_that_are_given_again_hide_nothing() {
-    let (_database, bank) = bank().await;
+    let bank = Bank::fresh().await;
     let target = Target::start().await;
     let spec = spec(bank.url(), Progress::Cursor);
     target.behave(Behaviour::Hangs).await;
@@ -168,7 +168,7 @@ async fn numbers_that_are_given_again_hide_nothing() {
 #[tokio::test]
 async fn rows_deleted_by_hand_are_not_waited_for() {
     for_each_progress(async |progress| {
-        let (_database, bank) = bank().await;
+        let bank = Bank::fresh().await;
         let target = Target::start().await;
         target.behave(Behaviour::Away).await;
         let spec = spec(bank.url(), progress);
@@ -214,7 +214,7 @@ async fn row_level_security_is_refused_where_it_could_hide_events() {
 /// F65: two tenants in one database, with pipelines of the same name.
 #[tokio::test]
 async fn two_schemas_have_nothing_to_do_with_each_other() {
-    let (_database, other) = bank().await;
+    let other = Bank::fresh().await;
     other.run("CREATE SCHEMA one; CREATE SCHEMA two").await;
     let mut lines = Vec::new();
     for schema in ["one", "two"] {

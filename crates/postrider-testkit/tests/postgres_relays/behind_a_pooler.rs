@@ -4,21 +4,22 @@
 use std::time::Duration;
 
 use postrider_testkit::chaos::{
-    RelayProcess, Setup, StandingBy, Target, Writers, for_each_progress,
+    Bank, RelayProcess, Setup, StandingBy, Target, Writers, for_each_progress,
 };
+use postrider_testkit::servers::pgbouncer::Pgbouncer;
 use tokio::time::sleep;
 
 /// G-01 to G-04.
 #[tokio::test]
 async fn everything_works_behind_a_pooler() {
     for_each_progress(async |progress| {
-        let (database, bank) = crate::bank().await;
+        let bank = Bank::fresh().await;
+        let pooler = Pgbouncer::start(bank.url()).await;
         let target = Target::start().await;
-        let setup =
-            Setup { shards: 2, window: 64, ..Setup::new(database.pooled_url(), &target, progress) };
+        let setup = Setup { shards: 2, window: 64, ..Setup::new(pooler.url(), &target, progress) };
         let mut first = RelayProcess::start(&setup);
         let second = StandingBy::start(&setup);
-        let url = Some(database.pooled_url());
+        let url = Some(pooler.url().to_owned());
         let writing = Writers { count: 10, url, ..Writers::default() }.start(&bank);
         sleep(Duration::from_millis(1500)).await;
         first.kill9();

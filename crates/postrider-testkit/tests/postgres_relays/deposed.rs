@@ -74,7 +74,7 @@ async fn a_deposed_relay_settles_nothing() {
         Verdict::Queued,
         Verdict::Attempting { attempts: 1, blocks: true },
     ];
-    let (_database, bank) = crate::bank().await;
+    let bank = Bank::fresh().await;
     for progress in Progress::ALL {
         for verdict in verdicts.clone() {
             let (records, Sources { old, new }) = deposed(&bank, progress).await;
@@ -96,7 +96,7 @@ async fn a_deposed_relay_settles_nothing() {
 /// G-09: nor does its good-bye take anything from the new owner.
 #[tokio::test]
 async fn a_deposed_relay_gives_nothing_back() {
-    let (_database, bank) = crate::bank().await;
+    let bank = Bank::fresh().await;
     for progress in Progress::ALL {
         let (records, Sources { old, new }) = deposed(&bank, progress).await;
         let before = state(&bank).await;

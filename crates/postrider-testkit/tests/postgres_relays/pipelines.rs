@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use postrider_relay::sources::Progress;
-use postrider_testkit::chaos::{Setup, StandingBy, Target, Writers, until};
+use postrider_testkit::chaos::{Bank, Setup, StandingBy, Target, Writers, until};
 use postrider_testkit::suites::sink::Behaviour;
 use tokio::time::sleep;
 
 /// G-05: each has its own progress, and one that is in trouble holds no other up.
 #[tokio::test]
 async fn pipelines_of_one_outbox_do_not_wait_for_each_other() {
-    let (_database, bank) = crate::bank().await;
+    let bank = Bank::fresh().await;
     let [well, away, failing, late] = [
         Target::start().await,
         Target::start().await,

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use postrider_relay::sources::Progress;
-use postrider_testkit::chaos::{Bank, RelayProcess, Setup, StandingBy, Target, Writers, until};
+use postrider_testkit::chaos::{
+    Bank, RelayProcess, Setup, StandingBy, Target, Writers, for_each_progress, until,
+};
+use postrider_testkit::suites::sink::Behaviour;
 use tokio::time::{Instant, sleep};
 
 /// Notes leases that are taken over without having been given back.
@@ -34,7 +37,7 @@ async fn until_shares(bank: &Bank, expected: &[i64]) {
 /// G-03, G-04: shards are handed over in order, so nothing comes twice.
 #[tokio::test]
 async fn shards_are_shared_fairly_as_relays_come_and_go() {
-    let (_database, bank) = crate::bank().await;
+    let bank = Bank::fresh().await;
     let target = Target::start().await;
     bank.run(RAN_OUT).await;
     let lease = Duration::from_secs(3);
@@ -66,7 +69,7 @@ async fn shards_are_shared_fairly_as_relays_come_and_go() {
 /// relay that stands by, 2 s.
 #[tokio::test]
 async fn a_standby_takes_over_in_time() {
-    let (_database, bank) = crate::bank().await;
+    let bank = Bank::fresh().await;
     let target = Target::start().await;
     let setup = Setup::new(bank.url(), &target, Progress::Mark);
     let mut first = RelayProcess::start(&setup);
@@ -95,7 +98,7 @@ async fn a_standby_takes_over_in_time() {
 /// G-03: a stopped process does not know that time has passed.
 #[tokio::test]
 async fn a_relay_that_stood_still_beyond_its_lease_stands_by() {
-    let (_database, bank) = crate::bank().await;
+    let bank = Bank::fresh().await;
     let target = Target::start().await;
     let setup = Setup::new(bank.url(), &target, Progress::Cursor);
     let first = RelayProcess::start(&setup);
@@ -114,4 +117,44 @@ async fn a_relay_that_stood_still_beyond_its_lease_stands_by() {
     assert_eq!(target.count(), 15);
     assert!(first.terminate().await.success());
     assert!(second.terminate().await.success());
+}
+
+/// G-01, G-03: the keys are divided anew, also while some events wait behind others.
+#[tokio::test]
+async fn the_number_of_shards_can_be_changed() {
+    for_each_progress(async |progress| {
+        let bank = Bank::fresh().await;
+        let target = Target::start().await;
+        let setup =
+            |shards| Setup { shards, window: 64, ..Setup::new(bank.url(), &target, progress) };
+        let relay = StandingBy::start(&setup(4));
+        let writing = Writers { count: 5, ..Writers::default() }.start(&bank);
+        sleep(Duration::from_secs(1)).await;
+        writing.stop().await;
+        bank.check(&target, 0).await;
+        let other = StandingBy::start(&setup(3));
+        sleep(Duration::from_millis(500)).await;
+        assert!(!other.has_ended(), "it waits until nobody has four");
+        relay.stop().await;
+        bank.change_often(1, 5).await;
+        bank.check(&target, 0).await;
+        other.stop().await;
+        // One key hangs when the relay is killed; what is behind it is settled.
+        let mut relay = RelayProcess::start(&setup(3));
+        target.behave(Behaviour::RefusesKey("7")).await;
+        bank.change_often(7, 5).await;
+        for account in 0..10 {
+            bank.change_often(account, 5).await;
+        }
+        sleep(Duration::from_millis(500)).await;
+        relay.kill9();
+        target.behave(Behaviour::Well).await;
+        bank.retry().await;
+        let relay = StandingBy::start(&setup(6));
+        let is_mended = || async { bank.number("SELECT count(*) FROM outbox_failures").await == 0 };
+        until("nothing is set aside any more", is_mended).await;
+        bank.check(&target, 3 * 64).await;
+        relay.stop().await;
+    })
+    .await;
 }

@@ -26,7 +26,7 @@ fn setup(bank: &Bank, target: &Target, progress: Progress) -> Setup {
 #[tokio::test]
 async fn relays_without_order_share_the_work_and_repeat_nothing() {
     for progress in [Progress::Mark, Progress::Delete] {
-        let (_database, bank) = crate::bank().await;
+        let bank = Bank::fresh().await;
         let target = Target::start().await;
         let setup = setup(&bank, &target, progress);
         // Enough that each of them finds some when it comes.
@@ -52,7 +52,7 @@ async fn relays_without_order_share_the_work_and_repeat_nothing() {
 #[tokio::test]
 async fn relays_without_order_lose_nothing_when_they_are_killed() {
     for progress in [Progress::Mark, Progress::Delete] {
-        let (_database, bank) = crate::bank().await;
+        let bank = Bank::fresh().await;
         let target = Target::start().await;
         let setup = setup(&bank, &target, progress);
         let mut relays: Vec<_> = (0..3).map(|_| RelayProcess::start(&setup)).collect();
