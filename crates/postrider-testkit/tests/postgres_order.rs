@@ -301,7 +301,7 @@ async fn a_prepared_transaction_left_open_stalls_nothing() {
 async fn an_epoch_of_transactions_ends_while_pipelines_run() {
     let mut server = Server::start(Options::default()).await;
     server.reset_xid(u32::MAX - 2_000).await;
-    let mut running = Vec::new();
+    let mut opened = Vec::new();
     for progress in Progress::ALL {
         server.connect().await.batch_execute(&format!("CREATE DATABASE {progress}")).await.unwrap();
         let bank = Arc::new(Bank::open(server.url(progress.as_str())).await);
@@ -312,14 +312,7 @@ async fn an_epoch_of_transactions_ends_while_pipelines_run() {
         let late = bank.connect().await;
         late.batch_execute("BEGIN").await.unwrap();
         bank.change(&late, 50).await.unwrap();
-        let habits = Writers {
-            count: 5,
-            pause_max: Duration::from_millis(2),
-            delay_max: Duration::from_millis(2),
-            ..Writers::default()
-        };
-        let writing = habits.start(&bank);
-        running.push((bank, target, spec, relay, late, writing));
+        opened.push((bank, target, spec, relay, late));
     }
     let client = server.connect().await;
     let next = || async {
@@ -328,8 +321,15 @@ async fn an_epoch_of_transactions_ends_while_pipelines_run() {
     };
     let end = i64::from(u32::MAX);
     assert!(next().await < end, "the epoch has ended too early");
+    let habits = Writers {
+        count: 5,
+        pause_max: Duration::from_millis(2),
+        delay_max: Duration::from_millis(2),
+        ..Writers::default()
+    };
+    let writing: Vec<_> = opened.iter().map(|(bank, ..)| habits.start(bank)).collect();
     until("the epoch ends", || async { next().await > end + 500 }).await;
-    for (bank, target, spec, relay, late, writing) in running {
+    for ((bank, target, spec, relay, late), writing) in opened.into_iter().zip(writing) {
         relay.stop().await;
         let relay = Running::start(&spec, &target).await;
         late.batch_execute("COMMIT").await.unwrap();
