@@ -100,13 +100,25 @@ const FEW: usize = 256;
 pub struct PostgresSource {
     shared: Arc<Shared>,
     keeper: JoinHandle<()>,
-    /// A look that was begun, perhaps by a call that was given up.
-    looking: tokio::sync::Mutex<Option<JoinHandle<Result<bool, Trouble>>>>,
+    /// A look that was begun: ahead of the next call, or by one that was given up.
+    looking: tokio::sync::Mutex<Option<Look>>,
     last_read: Mutex<Option<Instant>>,
     last_settle: Mutex<Option<Instant>>,
     settled: Notify,
     hint: Hint,
     closed: bool,
+}
+
+type Look = JoinHandle<Result<Looked, Trouble>>;
+
+/// What came of looking for rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Looked {
+    /// There are records to hand out.
+    Found,
+    /// Nothing yet, but it is worth looking again at once.
+    More,
+    Nothing,
 }
 
 /// What reading, settling and keeping the lease have in common.
@@ -183,17 +195,35 @@ impl PostgresSource {
         tokio::time::sleep(READ_EVERY.saturating_sub(since).min(limit.wait)).await;
     }
 
-    /// Looks for rows, or waits for the look that was begun. Answers whether there may be more at
-    /// once although nothing was found.
-    async fn look(&self, limit: BatchLimit) -> Result<bool, Trouble> {
+    fn begin_look(&self, limit: BatchLimit) -> Look {
+        let shared = Arc::clone(&self.shared);
+        tokio::spawn(async move { shared.look(limit).await })
+    }
+
+    /// Looks for rows, or waits for the look that was begun.
+    async fn look(&self, limit: BatchLimit) -> Result<Looked, Trouble> {
         let mut looking = self.looking.lock().await;
-        let look = looking.get_or_insert_with(|| {
-            let shared = Arc::clone(&self.shared);
-            tokio::spawn(async move { shared.look(limit).await })
-        });
+        let look = looking.get_or_insert_with(|| self.begin_look(limit));
         let looked = look.await;
         *looking = None;
         looked.unwrap_or_else(|_| Err(panicked()))
+    }
+
+    /// Takes records that were found. If it is known that there are more, they are read while
+    /// these are published.
+    async fn take_found(&self, limit: BatchLimit) -> Result<Option<Vec<Record>>, Trouble> {
+        let is_over = |look: &Look| look.is_finished();
+        if self.looking.try_lock().is_ok_and(|looking| looking.as_ref().is_some_and(is_over)) {
+            self.look(limit).await?;
+        }
+        let Some(records) = self.shared.take_kept(limit) else { return Ok(None) };
+        if self.shared.has_another_page()
+            && let Ok(mut looking) = self.looking.try_lock()
+        {
+            looking.get_or_insert_with(|| self.begin_look(limit));
+        }
+        *lock(&self.last_read) = (records.len() < FEW).then(Instant::now);
+        Ok(Some(records))
     }
 }
 
@@ -214,19 +244,18 @@ impl Source for PostgresSource {
         let mut pause = PAUSE_MIN;
         loop {
             self.shared.held.check()?;
-            if let Some(records) = self.shared.take_kept(limit) {
+            let found = self.take_found(limit).await;
+            if let Some(records) =
+                found.map_err(|trouble| trouble.while_doing("read the outbox"))?
+            {
                 return Ok(records);
             }
             self.gather(limit).await;
             // From now on: a hint during the read may be about what the read does not see.
             let hinted = self.hint.given();
-            let found = self.look(limit).await;
-            let more = found.map_err(|trouble| trouble.while_doing("read the outbox"))?;
-            if let Some(records) = self.shared.take_kept(limit) {
-                *lock(&self.last_read) = (records.len() < FEW).then(Instant::now);
-                return Ok(records);
-            }
-            if more {
+            let looked = self.look(limit).await;
+            let looked = looked.map_err(|trouble| trouble.while_doing("read the outbox"))?;
+            if looked != Looked::Nothing {
                 continue;
             }
             let left = limit.wait.saturating_sub(started.elapsed());

@@ -15,7 +15,7 @@ use super::queries::{IN_ORDER, column};
 use super::row::{Decoded, column as event_column};
 use super::snapshot::{NotASnapshot, Snapshot};
 use super::window::{Origin, Window};
-use super::{Shared, Way, lock, take};
+use super::{Looked, Shared, Way, lock, take};
 use crate::source::{BatchLimit, Record, SourceError, SourceErrorKind};
 use crate::sources::Progress;
 
@@ -86,13 +86,20 @@ impl Ask {
 impl Shared {
     /// Records that were read and not handed out yet.
     pub(super) fn take_kept(&self, limit: BatchLimit) -> Option<Vec<Record>> {
+        let mut window = self.window();
         let kept = &mut lock(&self.found).kept;
+        window.take_back(kept);
         (!kept.is_empty()).then(|| take(kept, limit))
     }
 
-    /// Looks for rows and keeps what is found. Answers whether there may be more at once although
-    /// nothing was found.
-    pub(super) async fn look(&self, limit: BatchLimit) -> Result<bool, Trouble> {
+    /// Whether everything that was read is handed out, and there is more to read at once.
+    pub(super) fn has_another_page(&self) -> bool {
+        let is_reading = self.window().frontier.reading().is_some();
+        is_reading && lock(&self.found).kept.is_empty()
+    }
+
+    /// Looks for rows and keeps what is found.
+    pub(super) async fn look(&self, limit: BatchLimit) -> Result<Looked, Trouble> {
         let mut ask = Ask::new(limit.events.max(1), limit.bytes);
         let is_due = lock(&self.found).due.is_now();
         if is_due {
@@ -104,34 +111,41 @@ impl Shared {
             found.due = Due { look_at };
             found.kept.extend(records);
             if is_full {
-                return Ok(false);
+                return Ok(Looked::Found);
             }
         }
         let records = self.look_for_released(ask).await?;
         let is_full = ask.take(&records);
         lock(&self.found).kept.extend(records);
         if is_full {
-            return Ok(false);
+            return Ok(Looked::Found);
         }
         let records = match self.way {
             Way::Ticks => self.look_in_tick(ask).await?,
             Way::Scan => self.scan(ask).await?,
             Way::Claims => self.claim(ask).await?,
         };
-        let mut found = lock(&self.found);
-        found.kept.extend(records);
-        if !found.kept.is_empty() {
-            return Ok(false);
-        }
         let start_over_every = match self.types {
             None => START_OVER_EVERY,
             Some(_) => START_OVER_FILTERED_EVERY,
         };
-        if found.started_over.elapsed() >= start_over_every {
-            found.started_over = Instant::now();
-            return Ok(self.start_over());
+        let starts_over = {
+            let mut found = lock(&self.found);
+            found.kept.extend(records);
+            if !found.kept.is_empty() {
+                return Ok(Looked::Found);
+            }
+            let is_time = found.started_over.elapsed() >= start_over_every;
+            if is_time {
+                found.started_over = Instant::now();
+            }
+            is_time
+        };
+        if starts_over && self.start_over() {
+            return Ok(Looked::More);
         }
-        Ok(self.window().frontier.reading().is_some())
+        let is_reading = self.window().frontier.reading().is_some();
+        Ok(if is_reading { Looked::More } else { Looked::Nothing })
     }
 }
 

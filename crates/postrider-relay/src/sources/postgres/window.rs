@@ -5,7 +5,7 @@
 //! ([`frontier`](super::frontier)); those that were released are read again by their number. Rows
 //! that were set aside are found by a query, which is told which of them are under way.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
@@ -14,7 +14,7 @@ use postrider::{Event, Key};
 
 use super::frontier::{Frontier, Position, TickNumber};
 use super::row::Decoded;
-use crate::source::{Handle, Settlement, Undecodable, Verdict};
+use crate::source::{Handle, Record, Settlement, Undecodable, Verdict};
 
 /// A row that was handed out.
 #[derive(Clone, Debug)]
@@ -99,6 +99,21 @@ impl Window {
         let under_way = self.under_way.values().filter(|row| !row.was_set_aside());
         let under_way = under_way.map(|row| row.seq).chain(self.going.iter().copied());
         under_way.chain(self.released.keys().copied()).collect()
+    }
+
+    /// Takes back what stands behind a row that was released: it comes again after that one.
+    pub(super) fn take_back(&mut self, kept: &mut VecDeque<Record>) {
+        let Some((&first, _)) = self.released.first_key_value() else { return };
+        kept.retain(|record| {
+            let row = self.under_way.get(&record.handle.0).map(|row| (row.seq, row.origin));
+            let Some((seq, Origin::Fresh(tick))) = row else { return true };
+            let is_before = seq < first || tick == TickNumber::NONE;
+            if !is_before {
+                self.under_way.remove(&record.handle.0);
+                self.released.insert(seq, tick);
+            }
+            is_before
+        });
     }
 
     /// Whether no fresh row is under way, being settled or to be handed out again.
