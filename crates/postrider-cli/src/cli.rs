@@ -68,7 +68,7 @@ pub(crate) enum Command {
 /// Which outbox a command is about.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct OutboxArgs {
-    /// The database with the outbox, such as sqlite:///var/lib/app/app.db [env:
+    /// The database with the outbox, such as postgres://user@host/database or sqlite:app.db [env:
     /// POSTRIDER_SOURCE__URL]
     #[arg(long, value_name = "URL")]
     pub(crate) from: Option<String>,

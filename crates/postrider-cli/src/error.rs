@@ -80,7 +80,9 @@ impl From<SourceError> for CliError {
         let not_permitted = is_permission_denied(&error);
         let code = match error.kind {
             _ if not_permitted => Code::NotPermitted,
-            SourceErrorKind::Lost | SourceErrorKind::Unavailable => Code::Unreachable,
+            SourceErrorKind::Held | SourceErrorKind::Lost | SourceErrorKind::Unavailable => {
+                Code::Unreachable
+            }
             SourceErrorKind::Misconfigured => Code::Configuration,
             SourceErrorKind::Unsafe => Code::Unsafe,
         };

@@ -9,6 +9,7 @@ use postrider::schema::{Difference, Migration, Status};
 use postrider_relay::admin::Admin;
 use postrider_relay::config::{Config, Environment, Flags, SourceConfig};
 use postrider_relay::prune::Prune;
+use postrider_relay::secret::MASK;
 use postrider_relay::sources::{self, schema};
 
 use crate::cli::OutboxArgs;
@@ -22,7 +23,8 @@ const URL_VARIABLE: &str = "POSTRIDER_SOURCE__URL";
 /// An outbox, and how to name it in another command.
 pub(crate) struct Outbox {
     pub(crate) source: SourceConfig,
-    /// The flags that name the same outbox, without secrets: `--from sqlite://app.db`.
+    /// The flags that name the same outbox, without secrets, so that a command with them can be
+    /// copied: `--from sqlite://app.db`.
     pub(crate) flags: String,
 }
 
@@ -138,7 +140,12 @@ pub(crate) fn config_flag(path: &Path) -> String {
 
 /// The flags that name an outbox.
 pub(crate) fn from_flags(source: &SourceConfig) -> String {
-    let from = format!("--from {}", shell_word(&source.url.to_string()));
+    let url = source.url.to_string();
+    let from = match url.contains(MASK) {
+        // What is hidden could not be copied.
+        true => format!("--from \"${URL_VARIABLE}\""),
+        false => format!("--from {}", shell_word(&url)),
+    };
     if source.table == Default::default() {
         from
     } else {
@@ -157,7 +164,29 @@ fn shell_word(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::shell_word;
+    use postrider::schema::TableName;
+    use postrider_relay::config::SourceConfig;
+    use postrider_relay::secret::SecretUrl;
+
+    use super::{from_flags, shell_word};
+
+    #[test]
+    fn a_command_that_can_be_copied_has_no_mask() {
+        for (url, expected) in [
+            ("sqlite:app.db", "--from sqlite:app.db --table events"),
+            ("postgres://localhost/shop", "--from postgres://localhost/shop --table events"),
+            ("postgres://me:canary@host/shop", "--from \"$POSTRIDER_SOURCE__URL\" --table events"),
+            (
+                "postgres://host/shop?passfile=canary",
+                "--from \"$POSTRIDER_SOURCE__URL\" --table events",
+            ),
+        ] {
+            let url = SecretUrl::new(url);
+            let table = TableName::new("events").unwrap();
+            let source = SourceConfig { url, table, columns: Default::default(), hint: None };
+            assert_eq!(from_flags(&source), expected);
+        }
+    }
 
     #[test]
     fn what_a_shell_would_take_apart_is_quoted() {

@@ -150,7 +150,7 @@ fn an_outbox_may_be_in_partitions() {
     postgres
         .migrate(&partition)
         .assert_code(0)
-        .assert_talk(&["outbox is ready\na relay with [prune] adds partitions ahead"]);
+        .assert_talk(&["outbox is ready\na relay adds partitions ahead"]);
     let status = postgres.migrate(&["status"]).assert_code(0);
     assert!(status.stdout.starts_with("outbox, partitioned 1d\n"), "{}", status.stdout);
     postgres.migrate(&[]).assert_code(0);
@@ -246,4 +246,51 @@ fn what_is_asked_for_stands_first() {
     fixture.run(&[&["migrate", "--print", "status"], &SQLITE[..]].concat()).assert_code(2);
     fixture.run(&["migrate", "status"]).assert_code(2);
     fixture.run(&[&["migrate", "status", "--print"], &SQLITE[..]].concat()).assert_code(2);
+}
+
+#[test]
+fn a_relay_that_does_not_prune_says_nothing_of_pruning() {
+    let postgres = Postgres::new();
+    postgres.migrate(&["--partition", "1d"]).assert_code(0);
+    postgres.execute("DROP FUNCTION outbox_add_partitions");
+    let relay = postgres.fixture.start(&["relay", "--from", &postgres.url, "--to", "stdout:"]);
+    relay.wait_for("the outbox could not be looked after; trying again");
+    relay.wait_for("cannot create partitions ahead");
+    assert!(!relay.stderr().contains("pruned"), "{}", relay.stderr());
+}
+
+#[test]
+fn a_role_that_may_not_read_is_told_once() {
+    let postgres = Postgres::new();
+    postgres.migrate(&[]).assert_code(0);
+    let prefix = &postgres.schema;
+    let roles = postgres.migrate(&["roles", "--prefix", prefix]).assert_code(0);
+    let user = format!("{prefix}_user");
+    postgres.execute(&format!(
+        "{} CREATE ROLE {user} LOGIN PASSWORD 'x'; GRANT \"{prefix}_writer\" TO {user}",
+        roles.stdout
+    ));
+    let (_, address) = postgres.url.split_once('@').unwrap();
+    let url = format!("postgres://{user}:x@{address}");
+    for command in [
+        ["relay", "--to", "stdout:", "--drain"].as_slice(),
+        &["status"],
+        &["prune", "--keep", "7d", "--dry-run"],
+    ] {
+        let ran = postgres.fixture.run(&[command, &["--from", &url]].concat()).assert_code(3);
+        let fix = format!("  fix: run GRANT SELECT ON {prefix}.outbox TO {user}, or connect as");
+        let what = format!("error: the role {user} may not read the columns aggregate_id, ");
+        let ran = ran.assert_talk(&[&what, &fix, "`postrider migrate roles`"]);
+        assert_eq!(ran.stderr.matches("may not read").count(), 1, "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn commands_to_copy_hide_no_part_of_the_url() {
+    let postgres = Postgres::new();
+    let next = "relay --from \"$POSTRIDER_SOURCE__URL\" --to stdout:";
+    let empty = postgres.fixture.run(&["status", "--from", &postgres.url]).assert_code(3);
+    empty.assert_talk(&["run `postrider migrate --from \"$POSTRIDER_SOURCE__URL\"`"]);
+    let migrated = postgres.migrate(&[]).assert_code(0).assert_talk(&[next]);
+    assert!(!migrated.stderr.contains("***"), "{}", migrated.stderr);
 }

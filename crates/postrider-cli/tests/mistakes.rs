@@ -174,3 +174,25 @@ fn secrets_are_not_shown() {
         assert!(!ran.stderr.contains("c4n4ry"), "{}", ran.stderr);
     }
 }
+
+#[test]
+fn a_misspelt_scheme_is_3_with_a_suggestion() {
+    let fixture = Fixture::new();
+    relay(&fixture, "postgress://user:c4n4ry@host/app").assert_code(3).assert_talk(&[
+        "--from: no database is known by the scheme \"postgress\"",
+        "  fix: did you mean postgres: ? write a URL such as postgres://user@host/database or sqlite:",
+    ]);
+}
+
+#[test]
+fn unknown_options_of_a_sink_are_3_with_what_it_has() {
+    let fixture = Fixture::migrated();
+    let config = "[source]\nurl = \"sqlite:app.db\"\n[[pipeline]]\nname = \"a\"\n\
+         [pipeline.sink]\nurl = \"stdout:\"\ntimout = \"3s\"\nzzz = 1\n";
+    fixture.write("p.toml", config);
+    let options = "cloudevents_source, format, headers, key, timeout, topic, url";
+    fixture.run(&["relay", "--config", "p.toml"]).assert_code(3).assert_talk(&[
+        "`timout`: unknown option of the stdout sink\n  fix: did you mean `timeout`?",
+        &format!("`zzz`: unknown option of the stdout sink\n  fix: the options are {options}\n"),
+    ]);
+}

@@ -69,7 +69,7 @@ fn a_drain_that_is_stopped_is_7_unless_nothing_is_left() {
     let args = relay_to(&fixture, "second.jsonl");
     let args: Vec<&str> = args.iter().map(String::as_str).chain(["--drain"]).collect();
     let mut second = fixture.start(&args);
-    second.wait_for("waiting until it is available");
+    second.wait_for("standing by");
     first.signal("TERM");
     second.signal("TERM");
     assert_eq!(first.wait().code(), Some(0), "{}", first.stderr());
@@ -95,7 +95,7 @@ fn a_second_relay_is_a_standby() {
     fixture.insert("1", "OrderPlaced", "{}");
     wait_until("the first one publishes", || fixture.lines("first.jsonl").len() == 1);
     let mut second = start(&fixture, "second.jsonl");
-    second.wait_for("waiting until it is available");
+    second.wait_for("INFO standing by pipeline=\"default\" reason=\"another relay runs");
     fixture.insert("1", "OrderPaid", "{}");
     wait_until("the first one goes on", || fixture.lines("first.jsonl").len() == 2);
 
@@ -106,6 +106,7 @@ fn a_second_relay_is_a_standby() {
     second.signal("TERM");
     assert_eq!(second.wait().code(), Some(0), "{}", second.stderr());
     assert_eq!(fixture.lines("first.jsonl").len(), 2);
+    assert!(!second.stderr().contains("WARN"), "{}", second.stderr());
 }
 
 #[test]
@@ -115,7 +116,7 @@ fn a_standby_can_be_stopped() {
     fixture.insert("1", "OrderPlaced", "{}");
     wait_until("the first one publishes", || fixture.lines("first.jsonl").len() == 1);
     let mut second = start(&fixture, "second.jsonl");
-    second.wait_for("waiting until it is available");
+    second.wait_for("standing by");
     second.signal("TERM");
     assert_eq!(second.wait().code(), Some(0), "{}", second.stderr());
 }

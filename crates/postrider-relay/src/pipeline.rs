@@ -25,6 +25,8 @@
 //! - A source that was told that another relay *has* taken over
 //!   ([`SourceErrorKind::Lost`]) ends the run in the same way, at once. Nothing more is settled,
 //!   and the source is not closed: there is nothing left to give back.
+//! - A run that the source ends for good gives the lease back without closing the source: to the
+//!   next start it is a crash.
 //! - A lease that another relay *wants* is given back in order: the run stops as it does at a
 //!   shutdown, and ends with [`PipelineError::HandedOver`].
 //!
@@ -44,7 +46,10 @@ pub mod options;
 mod run;
 pub mod status;
 
+use std::time::Duration;
+
 use tokio::sync::watch;
+use tokio::time::timeout;
 use tracing::warn;
 
 pub use self::options::{OnDead, Options, Ordering, Retry, Window};
@@ -55,6 +60,9 @@ use crate::failure::SinkError;
 use crate::shutdown::Shutdown;
 use crate::sink::Sink;
 use crate::source::{Source, SourceError, SourceErrorKind};
+
+/// How long the end of a run may wait until a lease is given back.
+const GIVE_BACK_MAX: Duration = Duration::from_secs(1);
 
 /// One source joined to one sink.
 pub struct Pipeline {
@@ -101,7 +109,8 @@ impl From<SourceError> for PipelineError {
     fn from(error: SourceError) -> Self {
         match error.kind {
             SourceErrorKind::Lost => Self::LeaseLost(error),
-            SourceErrorKind::Misconfigured
+            SourceErrorKind::Held
+            | SourceErrorKind::Misconfigured
             | SourceErrorKind::Unavailable
             | SourceErrorKind::Unsafe => Self::Source(error),
         }
@@ -135,16 +144,18 @@ impl Pipeline {
     pub async fn run(self, shutdown: Shutdown) -> Result<Totals, PipelineError> {
         let Self { name, source, sink, options, status } = self;
         let result = Run::start(&name, &*source, &*sink, &options, &status, shutdown).await;
-        let is_orderly = match &result {
-            Ok(_) | Err(PipelineError::HandedOver | PipelineError::Sink(_)) => true,
-            // A source that failed cannot note an orderly end, nor one that is another's now.
-            Err(
-                PipelineError::LeaseLost(_) | PipelineError::Source(_) | PipelineError::Unsettled,
-            ) => false,
-        };
-        if is_orderly && let Err(error) = source.close().await {
-            // Everything is settled; at worst the next start counts this one as a crash.
-            warn!(pipeline = name, error = error.details(), "closing the source failed");
+        match &result {
+            Ok(_) | Err(PipelineError::HandedOver | PipelineError::Sink(_)) => {
+                if let Err(error) = source.close().await {
+                    // Everything is settled; at worst the next start counts this one as a crash.
+                    warn!(pipeline = name, error = error.details(), "closing the source failed");
+                }
+            }
+            // No orderly end. If this is the end of the process, too, nobody else gives it back.
+            Err(PipelineError::Source(_) | PipelineError::Unsettled) => {
+                drop(timeout(GIVE_BACK_MAX, source.give_back()).await);
+            }
+            Err(PipelineError::LeaseLost(_)) => drop(source),
         }
         if let Err(error) = sink.close().await {
             warn!(pipeline = name, %error, "closing the sink failed");

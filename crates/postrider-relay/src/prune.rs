@@ -13,7 +13,8 @@
 //!
 //! Oldest first, in batches of bounded size, each in a transaction of its own, with a pause
 //! between them, so that writers and relays get in between. A search ends when it finds nothing
-//! more to remove for a while; it never reads the whole outbox. With an archive, the lines of a
+//! more to remove for a while; the next one goes on from there ([`Pruned::left_off`]), and starts
+//! over with the oldest when it is through. With an archive, the lines of a
 //! batch are on disk under their final name before the batch is committed. A crash in between
 //! leaves lines of rows that are still there: the same lines are archived again later.
 //!
@@ -67,7 +68,13 @@ pub struct PruneOptions {
     pub archive: Option<PathBuf>,
     /// Only look, and change nothing.
     pub dry_run: bool,
+    /// Where an earlier search left off; without it this one begins with the oldest row.
+    pub from: Option<Place>,
 }
+
+/// A place in an outbox, as its database counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place(pub(crate) String);
 
 /// What was removed, or in a dry run would be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -82,6 +89,9 @@ pub struct Pruned {
     pub archives: Vec<PathBuf>,
     /// Why something past its retention is still there; empty if nothing is known to be.
     pub left: Vec<Left>,
+    /// The search ended here, after [`FRUITLESS_ROWS_MAX`] rows in vain, and there may be more
+    /// behind it; `None` if it came to the end.
+    pub left_off: Option<Place>,
 }
 
 /// Why something past its retention is still there.
@@ -105,6 +115,17 @@ impl Pruned {
         if !self.left.contains(&left) {
             self.left.push(left);
         }
+    }
+
+    /// Adds what a search found that went on from where this one left off.
+    pub fn go_on(&mut self, more: Self) {
+        let Self { rows, at_least, partitions, archives, left, left_off } = more;
+        self.rows += rows;
+        self.at_least |= at_least;
+        self.partitions.extend(partitions);
+        self.archives.extend(archives);
+        left.into_iter().for_each(|left| self.leave(left));
+        self.left_off = left_off;
     }
 }
 

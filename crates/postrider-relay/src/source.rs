@@ -77,6 +77,10 @@ pub trait Source: Send + Sync {
         Lease::default()
     }
 
+    /// Gives back what is held, so that another source can have it at once, and says nothing of
+    /// how this one ended. Dropping a source does it too, but nobody can wait for that.
+    async fn give_back(self: Box<Self>) {}
+
     /// Gives back what is held and notes that this was an orderly end.
     async fn close(self: Box<Self>) -> Result<(), SourceError>;
 }
@@ -228,10 +232,13 @@ pub struct SourceError {
 pub enum SourceErrorKind {
     /// The database cannot be reached or is busy: try again later.
     Unavailable,
+    /// Another relay has it, as it should be: stand by, and try again later.
+    Held,
     /// An operator must act: a missing table, a wrong password.
     Misconfigured,
-    /// Another relay has taken over: nothing may be sent or settled any more, and whoever wants
-    /// to go on connects anew and stands by.
+    /// Another relay has taken over, or the database is not the one any more in which this relay
+    /// had: nothing may be sent or settled any more, and whoever wants to go on connects anew and
+    /// stands by.
     Lost,
     /// Going on could lose or repeat events: a damaged file, a position from another database.
     Unsafe,

@@ -21,6 +21,7 @@ use crate::hint::Hint;
 use crate::pipeline::Ordering;
 use crate::prune::Prune;
 use crate::source::{Source, SourceError, SourceErrorKind};
+use crate::suggestion::nearest;
 
 /// How long a lease runs unless it is renewed, by default.
 pub const LEASE_DEFAULT: Duration = Duration::from_secs(15);
@@ -184,16 +185,16 @@ pub async fn migrate(url: &str, table: &TableName) -> Result<Vec<&'static Migrat
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnusableUrl {
     /// It does not begin with a scheme.
-    #[error("the database URL has no scheme; write one such as sqlite:path/to/file.db")]
+    #[error("the database URL has no scheme; write one such as {}", EXAMPLES.join(" or "))]
     NoScheme,
     /// No database goes by this scheme.
-    #[error("no database is known by the scheme {scheme:?}; write a URL such as sqlite:app.db")]
+    #[error("no database is known by the scheme {scheme:?}; {}", instead_of(.scheme))]
     Unknown {
         /// The scheme.
         scheme: String,
     },
     /// This build cannot read that database.
-    #[error("{database} is not supported by this build; use a SQLite database: sqlite:app.db")]
+    #[error("{database} is not supported by this build; it has {}", EXAMPLES.join(" and "))]
     NotAvailable {
         /// The database.
         database: &'static str,
@@ -211,6 +212,23 @@ pub enum UnusableUrl {
 impl From<UnusableUrl> for SourceError {
     fn from(unusable: UnusableUrl) -> Self {
         SourceError::new(SourceErrorKind::Misconfigured, unusable.to_string())
+    }
+}
+
+/// A URL of each database of this build.
+const EXAMPLES: &[&str] = &[
+    #[cfg(feature = "postgres")]
+    "postgres://user@host/database",
+    #[cfg(feature = "sqlite")]
+    "sqlite:path/to/app.db",
+];
+
+/// What to write instead of a scheme that is not known.
+fn instead_of(unknown: &str) -> String {
+    let write = format!("write a URL such as {}", EXAMPLES.join(" or "));
+    match nearest(unknown, EXAMPLES.iter().filter_map(|example| scheme(example))) {
+        Some(near) => format!("did you mean {near}: ? {write}"),
+        None => write,
     }
 }
 
@@ -360,10 +378,14 @@ mod tests {
     #[test]
     fn a_url_without_a_source_is_refused_and_never_quoted() {
         let cases = [
-            ("app.db", "the database URL has no scheme"),
-            ("mysql://user:canary@host/db", "MySQL is not supported by this build"),
+            ("app.db", "the database URL has no scheme; write one such as "),
+            ("mysql://user:canary@host/db", "MySQL is not supported by this build; it has "),
             ("dynamodb://canary", "DynamoDB is not supported by this build"),
-            ("pg://user:canary@host/db", "no database is known by the scheme \"pg\""),
+            ("pg://user:canary@host/db", "known by the scheme \"pg\"; write a URL such as "),
+            #[cfg(feature = "postgres")]
+            ("postgress://user:canary@host/db", "\"postgress\"; did you mean postgres: ? write"),
+            #[cfg(feature = "sqlite")]
+            ("sqllite:canary", "\"sqllite\"; did you mean sqlite: ? write a URL such as"),
             ("/canary:x", "has no scheme"),
             ("sqlite:app.db?key=canary", "takes no parameters"),
         ];

@@ -21,7 +21,7 @@ use postrider_testkit::servers::postgres::{Database, Options, Server, Stop, Tls}
 use postrider_testkit::servers::{address, at_port};
 use tokio::time::{sleep, timeout};
 
-use self::SourceErrorKind::{Misconfigured, Unavailable};
+use self::SourceErrorKind::{Lost, Misconfigured, Unavailable};
 use self::certificates::{Authority, Made};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -331,12 +331,42 @@ async fn after_a_failover_the_new_primary_is_found() {
     let standby = primary.standby().await;
     let (primary_url, standby_url) = (primary.url("postgres"), standby.url("postgres"));
     let both = format!("{},{}", address(&primary_url), address(&standby_url));
-    let reader = Reader::connect(&primary_url.replace(address(&primary_url), &both)).await;
+    let url = primary_url.replace(address(&primary_url), &both);
+    let reader = Reader::connect(&url).await;
     reader.read().await.unwrap();
     primary.kill9().await;
     until_refused(&reader, "").await;
     standby.connect().await.batch_execute("SELECT pg_promote()").await.unwrap();
-    reader.recovers().await;
+    // What it knows of the old primary may not hold for the new one: it has to start anew.
+    let started = Instant::now();
+    let lost = loop {
+        match reader.read().await {
+            Err(error) if error.kind == Unavailable => {}
+            other => break other,
+        }
+        assert!(started.elapsed() < DEADLINE, "it does not notice");
+        sleep(Duration::from_millis(20)).await;
+    };
+    assert_refused(lost, Lost, "was failed over");
+    // And nobody has to wait for its lease.
+    reader.0.give_back().await;
+    let reader = Reader::connect(&url).await;
+    reader.read().await.unwrap();
+    reader.close().await;
+}
+
+/// Which server it is cannot be told then, and everything else works.
+#[tokio::test]
+async fn a_role_that_may_not_ask_about_the_server_can_relay() {
+    let server = server(None).await;
+    let restrict = "CREATE ROLE relay LOGIN PASSWORD 'relay';
+         GRANT ALL ON ALL TABLES IN SCHEMA public TO relay;
+         REVOKE EXECUTE ON FUNCTION pg_control_system, pg_walfile_name, pg_current_wal_lsn
+         FROM PUBLIC";
+    server.connect().await.batch_execute(restrict).await.unwrap();
+    let url = server.url("postgres").replace("postrider:postrider@", "relay:relay@");
+    let reader = Reader::connect(&url).await;
+    reader.read().await.unwrap();
     reader.close().await;
 }
 

@@ -5,6 +5,7 @@
 
 mod postgres_faults {
     mod contents;
+    mod failover;
     mod mapped;
     mod network;
     mod restore;

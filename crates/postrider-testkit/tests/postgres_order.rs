@@ -338,3 +338,30 @@ async fn an_epoch_of_transactions_ends_while_pipelines_run() {
         relay.stop().await;
     }
 }
+
+/// G-01: the number after the last one of an epoch is none that a snapshot may have.
+#[tokio::test]
+async fn the_last_transaction_of_an_epoch_is_settled_like_any_other() {
+    let mut server = Server::start(Options::default()).await;
+    server.reset_xid(u32::MAX - 2_000).await;
+    let bank = Bank::open(server.url("postgres")).await;
+    let client = bank.connect().await;
+    let last = i64::from(u32::MAX);
+    loop {
+        client.batch_execute("BEGIN").await.unwrap();
+        let xid = "SELECT pg_current_xact_id()::text::bigint";
+        let xid: i64 = client.query_one(xid, &[]).await.unwrap().get(0);
+        assert!(xid <= last, "the last number was passed over");
+        if xid == last {
+            break;
+        }
+        client.batch_execute("ROLLBACK").await.unwrap();
+    }
+    bank.change(&client, 1).await.unwrap();
+    client.batch_execute("COMMIT").await.unwrap();
+    let target = Target::start().await;
+    let spec = spec(bank.url(), Progress::Cursor);
+    let relay = Running::start(&spec, &target).await;
+    bank.check(&target, 0).await;
+    relay.stop().await;
+}

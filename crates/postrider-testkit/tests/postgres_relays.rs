@@ -5,6 +5,7 @@
 
 mod postgres_relays {
     mod behind_a_pooler;
+    mod changes;
     mod chaos;
     mod deposed;
     mod pipelines;

@@ -48,6 +48,7 @@ on_each_backend!(
     a_large_outbox_goes_in_batches,
     a_stop_ends_it_between_batches,
     rows_in_front_do_not_hide_those_behind,
+    a_search_goes_on_where_it_left_off,
     the_archive_has_every_row_that_went,
     nothing_goes_that_cannot_be_archived,
     two_at_once_archive_every_row_once,
@@ -164,6 +165,37 @@ async fn rows_in_front_do_not_hide_those_behind(outbox: Outbox) {
     outbox.insert(100, Age::published(10)).await;
     assert_eq!(outbox.prune(&options(7)).await.rows, 100);
     assert_eq!(outbox.count().await, 6_000);
+}
+
+async fn a_search_goes_on_where_it_left_off(outbox: Outbox) {
+    outbox.pipeline("default", Progress::Mark).await;
+    outbox.insert(1, Age::published(10)).await;
+    for _ in 0..12 {
+        outbox.insert(5_000, Age::written(10)).await;
+    }
+    outbox.insert(100, Age::published(10)).await;
+    outbox.insert(1, Age::published(1)).await;
+    let first = outbox.prune(&options(7)).await;
+    assert_eq!(first.rows, 1);
+    assert!(first.left_off.is_some());
+    let on = PruneOptions { from: first.left_off, ..options(7) };
+    let second = outbox.prune(&on).await;
+    assert_eq!((second.rows, second.left_off), (100, None));
+    assert_eq!(outbox.count().await, 60_001);
+
+    // A relay remembers the place by itself.
+    outbox.insert(100, Age::published(10)).await;
+    let (stop, token) = shutdown();
+    let running = tokio::spawn(prune::run(source_config(&outbox), Some(now_and_then(None)), token));
+    let look = async {
+        while outbox.number("SELECT count(*) FROM outbox WHERE published_at IS NOT NULL").await > 0
+        {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), look).await.expect("everything goes in time");
+    stop.stop();
+    running.await.unwrap();
 }
 
 async fn the_archive_has_every_row_that_went(outbox: Outbox) {

@@ -58,7 +58,7 @@ pub mod timestamp;
 mod trace_context;
 
 pub use commit::{LostCommit, Outcome};
-pub use error::WriteError;
+pub use error::{ServerError, WriteError};
 pub use event::{Event, EventBuilder, InvalidEvent, Key, ToEvent};
 pub use events::Events;
 pub use hint::HintSender;

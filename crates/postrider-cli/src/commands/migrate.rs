@@ -98,7 +98,7 @@ async fn migrate(args: &MigrateArgs, output: Output) -> Result<(), CliError> {
     let state = if applied.is_empty() { "is up to date already" } else { "is ready" };
     output.talk(&format!("{table} {state}"));
     if args.partition.is_some() {
-        output.talk("a relay with [prune] adds partitions ahead, and so does `postrider prune`");
+        output.talk("a relay adds partitions ahead, and so does `postrider prune`");
     }
     let flags = &outbox.flags;
     let to = if args.outbox.config.is_some() { "" } else { " --to stdout:" };

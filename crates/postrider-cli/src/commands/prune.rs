@@ -52,14 +52,14 @@ struct PruneObject {
 
 /// Removes what may go.
 pub(crate) async fn run(args: &PruneArgs, output: Output) -> Result<(), CliError> {
-    let options = options(args)?;
+    let mut options = options(args)?;
     let outbox = Outbox::find(&args.outbox)?;
     let pruner = outbox.pruner().await?;
     let shutdown = stop_on_signal()?;
     if !args.dry_run && !args.yes {
         let look = PruneOptions { dry_run: true, ..options.clone() };
         let found = pruner.prune(&look, &shutdown).await?;
-        if found.rows == 0 && found.partitions.is_empty() {
+        if found.rows == 0 && found.partitions.is_empty() && !found.at_least {
             return tell(args, &found, output);
         }
         let where_to = match &options.archive {
@@ -71,7 +71,11 @@ pub(crate) async fn run(args: &PruneArgs, output: Output) -> Result<(), CliError
     if !args.dry_run {
         pruner.upkeep().await?;
     }
-    let pruned = pruner.prune(&options, &shutdown).await?;
+    let mut pruned = pruner.prune(&options, &shutdown).await?;
+    while pruned.left_off.is_some() && !shutdown.is_requested() {
+        options.from = pruned.left_off.take();
+        pruned.go_on(pruner.prune(&options, &shutdown).await?);
+    }
     tell(args, &pruned, output)?;
     if pruned.left.contains(&Left::Stopped) {
         let error = CliError::new(Code::Partial, "stopped before everything was removed");
@@ -90,7 +94,7 @@ fn options(args: &PruneArgs) -> Result<PruneOptions, CliError> {
         return Err(error.with_fix("add --keep 7d, or [prune] to the configuration file"));
     };
     let archive = args.archive.clone().or(config.and_then(|config| config.archive));
-    Ok(PruneOptions { keep, archive, dry_run: args.dry_run })
+    Ok(PruneOptions { keep, archive, dry_run: args.dry_run, from: None })
 }
 
 fn tell(args: &PruneArgs, pruned: &Pruned, output: Output) -> Result<(), CliError> {

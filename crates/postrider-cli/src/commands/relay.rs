@@ -21,7 +21,7 @@ pub(crate) struct RelayArgs {
     /// The configuration file
     #[arg(long, value_name = "FILE", conflicts_with_all = ["from", "to", "mode", "progress", "table", "topic", "format", "allow_private"])]
     config: Option<PathBuf>,
-    /// The database with the outbox, such as sqlite:///var/lib/app/app.db [env:
+    /// The database with the outbox, such as postgres://user@host/database or sqlite:app.db [env:
     /// POSTRIDER_SOURCE__URL]
     #[arg(long, value_name = "URL")]
     from: Option<String>,

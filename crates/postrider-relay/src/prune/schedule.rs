@@ -23,10 +23,11 @@ const ERROR_PAUSE_MAX: Duration = Duration::from_secs(60);
 /// this, and so never a relay.
 pub async fn run(source: SourceConfig, config: Option<PruneConfig>, mut shutdown: Shutdown) {
     let every = config.as_ref().map_or(UPKEEP_EVERY, |config| config.every);
-    let options = config.map(|config| PruneOptions {
+    let mut options = config.map(|config| PruneOptions {
         keep: config.keep,
         archive: config.archive,
         dry_run: false,
+        from: None,
     });
     let mut told = Vec::new();
     pause(every.min(FIRST_PAUSE), &mut shutdown).await;
@@ -34,10 +35,17 @@ pub async fn run(source: SourceConfig, config: Option<PruneConfig>, mut shutdown
         let next = match tend(&source, options.as_ref(), &shutdown).await {
             Ok(pruned) => {
                 tell(&pruned, &mut told);
+                if let Some(options) = &mut options {
+                    options.from = pruned.left_off;
+                }
                 every
             }
             Err(error) => {
-                warn!(error = error.details(), "the outbox could not be pruned; trying again");
+                let error = error.details();
+                match options {
+                    Some(_) => warn!(error, "the outbox could not be pruned; trying again"),
+                    None => warn!(error, "the outbox could not be looked after; trying again"),
+                }
                 every.min(ERROR_PAUSE_MAX)
             }
         };

@@ -3,6 +3,8 @@
 
 use std::fmt;
 use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use tokio::time::sleep;
@@ -33,6 +35,8 @@ pub(super) struct ShardPlan {
     pub(super) label: String,
     pub(super) spec: SourceSpec,
     config: PipelineConfig,
+    /// It was said that the pipeline stands by: once for all of its shards is enough.
+    told: Arc<AtomicBool>,
 }
 
 impl ShardPlan {
@@ -44,6 +48,7 @@ impl ShardPlan {
         hint: &Hint,
     ) -> Vec<Self> {
         let of = config.shards;
+        let told = Arc::new(AtomicBool::new(false));
         let plan = |index| {
             let spec = SourceSpec {
                 table: source.table.clone(),
@@ -65,7 +70,7 @@ impl ShardPlan {
                 // No name of a pipeline has a slash.
                 _ => format!("{}/{index}", config.name),
             };
-            Self { label, spec, config }
+            Self { label, spec, config, told: told.clone() }
         };
         (0..of).map(plan).collect()
     }
@@ -78,9 +83,9 @@ impl ShardPlan {
     /// Opens sink and source, for as long as it takes. Dropping the future gives up.
     async fn connect(&self) -> Result<Pipeline, RelayError> {
         // The sink first: whoever waits for a sink must not hold the outbox.
-        let sink = patiently(&self.label, "sink", || self.config.sink.connect()).await;
+        let sink = patiently(&self.label, "sink", &self.told, || self.config.sink.connect()).await;
         let sink = sink.map_err(RelayError::Sink)?;
-        let source = patiently(&self.label, "source", || self.spec.connect()).await;
+        let source = patiently(&self.label, "source", &self.told, || self.spec.connect()).await;
         let source = source.map_err(RelayError::Source)?;
         Ok(Pipeline::new(&self.label, source, sink, self.config.options.clone()))
     }
@@ -140,6 +145,9 @@ where
 trait Passing: fmt::Display {
     fn passes(&self) -> bool;
 
+    /// Whether another relay has it, which is as it should be.
+    fn is_held(&self) -> bool;
+
     /// All that is known about it.
     fn details(&self) -> String;
 }
@@ -147,7 +155,12 @@ trait Passing: fmt::Display {
 impl Passing for SourceError {
     fn passes(&self) -> bool {
         // Lost: somebody was quicker, which is no reason not to stand by.
-        matches!(self.kind, SourceErrorKind::Unavailable | SourceErrorKind::Lost)
+        use SourceErrorKind::{Held, Lost, Unavailable};
+        matches!(self.kind, Held | Lost | Unavailable)
+    }
+
+    fn is_held(&self) -> bool {
+        self.kind == SourceErrorKind::Held
     }
 
     fn details(&self) -> String {
@@ -160,15 +173,21 @@ impl Passing for SinkError {
         matches!(self.kind, FailureKind::Unavailable | FailureKind::Throttled)
     }
 
+    fn is_held(&self) -> bool {
+        false
+    }
+
     fn details(&self) -> String {
         self.message.clone()
     }
 }
 
-/// Tries until it works or fails for good; says why it waits, once for each reason.
+/// Tries until it works or fails for good; says why it waits, once for each reason. `told` is set
+/// while it is known that the pipeline stands by.
 async fn patiently<T, E: Passing, F: Future<Output = Result<T, E>>>(
     pipeline: &str,
     end: &str,
+    told: &AtomicBool,
     connect: impl Fn() -> F,
 ) -> Result<T, E> {
     let mut failures = 0;
@@ -183,9 +202,12 @@ async fn patiently<T, E: Passing, F: Future<Output = Result<T, E>>>(
             }
             Err(error) if error.passes() => {
                 let message = error.details();
-                if message != reason {
-                    warn!(pipeline, end, error = message, "waiting until it is available");
-                    reason = message;
+                match news(error.is_held(), &message, &mut reason, told) {
+                    Some(News::StandsBy) => info!(pipeline, reason = message, "standing by"),
+                    Some(News::Waits) => {
+                        warn!(pipeline, end, error = message, "waiting until it is available");
+                    }
+                    None => {}
                 }
                 // Many relays that wait for one database must not come at the same moment.
                 let (initial, max) = CONNECT_PAUSES;
@@ -197,9 +219,30 @@ async fn patiently<T, E: Passing, F: Future<Output = Result<T, E>>>(
     }
 }
 
+/// What is worth a line in the log.
+#[derive(Debug, PartialEq, Eq)]
+enum News {
+    StandsBy,
+    Waits,
+}
+
+/// What is new, after an error: `reason` is why this shard has waited until now.
+fn news(is_held: bool, message: &str, reason: &mut String, told: &AtomicBool) -> Option<News> {
+    if is_held {
+        reason.clear();
+        return (!told.swap(true, Relaxed)).then_some(News::StandsBy);
+    }
+    if reason == message {
+        return None;
+    }
+    message.clone_into(reason);
+    told.store(false, Relaxed);
+    Some(News::Waits)
+}
+
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+    use std::sync::atomic::AtomicU32;
 
     use super::*;
 
@@ -214,13 +257,30 @@ mod tests {
             }
         };
         let started = tokio::time::Instant::now();
-        patiently("p", "source", connect).await.unwrap();
+        let told = AtomicBool::new(false);
+        patiently("p", "source", &told, connect).await.unwrap();
         assert_eq!(tries.load(Relaxed), 101);
         let (_, longest) = CONNECT_PAUSES;
         assert!(started.elapsed() > longest * 40, "{:?}", started.elapsed());
         assert!(started.elapsed() < longest * 100, "{:?}", started.elapsed());
-        let error = patiently("p", "source", connect).await.unwrap_err();
+        let error = patiently("p", "source", &told, connect).await.unwrap_err();
         assert_eq!((error.kind, tries.load(Relaxed)), (SourceErrorKind::Unsafe, 102));
+    }
+
+    #[test]
+    fn a_pipeline_that_stands_by_says_so_once() {
+        let told = AtomicBool::new(false);
+        let (mut one, mut other) = (String::new(), String::new());
+        assert_eq!(news(true, "a has it (shard 0)", &mut one, &told), Some(News::StandsBy));
+        assert_eq!(news(true, "a has it (shard 0)", &mut one, &told), None);
+        assert_eq!(news(true, "b has it (shard 1)", &mut other, &told), None);
+        // After trouble it is news again.
+        for reason in ["the server is away", "the password is wrong"] {
+            assert_eq!(news(false, reason, &mut one, &told), Some(News::Waits));
+            assert_eq!(news(false, reason, &mut one, &told), None);
+        }
+        assert_eq!(news(true, "a has it (shard 0)", &mut one, &told), Some(News::StandsBy));
+        assert_eq!(news(true, "b has it (shard 1)", &mut other, &told), None);
     }
 
     #[test]

@@ -12,6 +12,10 @@ use toml::{Table, Value};
 use super::Secret;
 use crate::suggestion::nearest;
 
+/// What the section of every sink has besides the sink's own options. Others read these.
+const OF_EVERY_SINK: [&str; 7] =
+    ["cloudevents_source", "format", "headers", "key", "timeout", "topic", "url"];
+
 /// A mistake in a sink's options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
@@ -103,8 +107,9 @@ impl<'a> OptionReader<'a> {
                 continue;
             }
             let problem = Problem::new(name, format!("unknown option of the {sink} sink"));
-            let mut known = self.known.clone();
+            let mut known = [self.known.as_slice(), &OF_EVERY_SINK].concat();
             known.sort_unstable();
+            known.dedup();
             self.problems.push(match nearest(name, known.iter().copied()) {
                 Some(near) => problem.with_hint(format!("did you mean `{near}`?")),
                 None => problem.with_hint(format!("the options are {}", known.join(", "))),
@@ -160,7 +165,7 @@ mod tests {
             "headers: must be a table of texts",
             "signing: must be a text or a list of texts",
             "alow_private: unknown option of the http sink; did you mean `allow_private`?",
-            "zzz: unknown option of the http sink; the options are allow_private, concurrency",
+            "zzz: unknown option of the http sink; the options are allow_private, cloudevents_source, ",
         ];
         assert_eq!(texts.len(), expected.len(), "{texts:#?}");
         for (text, expected) in texts.iter().zip(expected) {

@@ -14,6 +14,8 @@
 //! - **Events set aside** wait in `<table>_failures`.
 //! - **One relay per shard of the keys**: `lease`. Where nothing is kept in order, any number of
 //!   relays claim rows instead.
+//! - **A failover** ends a source, because what it has in memory may be wrong on the new primary
+//!   (`cluster`). The next one starts from what that has.
 //! - **Waiting**: an empty read is repeated after 1 ms, then 2, 4 … up to 100 ms; a settlement or
 //!   a hint ends the wait.
 //!
@@ -55,7 +57,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_postgres::types::{ToSql, Type};
 use tracing::{debug, warn};
 
@@ -64,7 +66,7 @@ use self::connection::Connection;
 use self::error::Trouble;
 use self::frontier::Position;
 use self::lease::{Claimant, Held, LeaseQueries, Taken};
-use self::queries::{IS_UTF8, Reads, Writes};
+use self::queries::{IN_ORDER, IS_UTF8, Reads, Writes};
 use self::read::Due;
 use self::row::Decoder;
 use self::window::Window;
@@ -92,6 +94,8 @@ const PAUSE_MAX: Duration = Duration::from_millis(100);
 const READ_EVERY: Duration = Duration::from_millis(4);
 /// The same for settlements of little.
 const SETTLE_EVERY: Duration = Duration::from_millis(4);
+/// How long writing down a position may take that has moved by itself.
+const NOTE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Fewer rows than this are little.
 const FEW: usize = 256;
 
@@ -104,6 +108,8 @@ pub struct PostgresSource {
     looking: tokio::sync::Mutex<Option<Look>>,
     last_read: Mutex<Option<Instant>>,
     last_settle: Mutex<Option<Instant>>,
+    /// How long to wait after the next look that finds nothing.
+    pause: Mutex<Duration>,
     settled: Notify,
     hint: Hint,
     closed: bool,
@@ -126,6 +132,8 @@ enum Looked {
 struct Shared {
     reader: Connection,
     settler: Connection,
+    /// Keeps the lease. A settlement may have to wait for a lock, and the lease must not.
+    keeper: Connection,
     reads: Reads,
     writes: Writes,
     checkpoints: CheckpointQueries,
@@ -165,6 +173,8 @@ struct Found {
     /// Records that are not handed out yet.
     kept: VecDeque<Record>,
     due: Due,
+    /// The last look found nothing.
+    was_nothing: bool,
     /// Reads that are still to be careful.
     careful: u32,
     /// When everything unpublished was last looked for from the start.
@@ -183,6 +193,7 @@ impl PostgresSource {
             looking: tokio::sync::Mutex::default(),
             last_read: Mutex::default(),
             last_settle: Mutex::default(),
+            pause: Mutex::new(PAUSE_MIN),
             settled: Notify::new(),
             hint,
             closed: false,
@@ -223,6 +234,7 @@ impl PostgresSource {
             looking.get_or_insert_with(|| self.begin_look(limit));
         }
         *lock(&self.last_read) = (records.len() < FEW).then(Instant::now);
+        *lock(&self.pause) = PAUSE_MIN;
         Ok(Some(records))
     }
 }
@@ -241,7 +253,6 @@ impl Source for PostgresSource {
 
     async fn next_batch(&self, limit: BatchLimit) -> Result<Vec<Record>, SourceError> {
         let started = Instant::now();
-        let mut pause = PAUSE_MIN;
         loop {
             self.shared.held.check()?;
             let found = self.take_found(limit).await;
@@ -262,12 +273,13 @@ impl Source for PostgresSource {
             if left.is_zero() {
                 return Ok(Vec::new());
             }
+            let pause = *lock(&self.pause);
             tokio::select! {
                 () = tokio::time::sleep(pause.min(left)) => {
-                    pause = (pause * 2).min(PAUSE_MAX);
+                    *lock(&self.pause) = (pause * 2).min(PAUSE_MAX);
                 }
-                () = self.settled.notified() => pause = PAUSE_MIN,
-                () = hinted => pause = PAUSE_MIN,
+                () = self.settled.notified() => *lock(&self.pause) = PAUSE_MIN,
+                () = hinted => *lock(&self.pause) = PAUSE_MIN,
             }
         }
     }
@@ -311,6 +323,12 @@ impl Source for PostgresSource {
         self.shared.held.lease()
     }
 
+    async fn give_back(mut self: Box<Self>) {
+        self.keeper.abort();
+        self.shared.give_back().await;
+        self.closed = true;
+    }
+
     async fn close(mut self: Box<Self>) -> Result<(), SourceError> {
         self.keeper.abort();
         let closed = async {
@@ -323,6 +341,7 @@ impl Source for PostgresSource {
         self.closed = true;
         self.shared.reader.close().await;
         self.shared.settler.close().await;
+        self.shared.keeper.close().await;
         closed.map_err(|trouble| trouble.while_doing("write the checkpoint"))
     }
 }
@@ -330,17 +349,11 @@ impl Source for PostgresSource {
 impl Drop for PostgresSource {
     fn drop(&mut self) {
         self.keeper.abort();
-        // Whoever stands by need not wait for the lease to run out. But the start has not ended
-        // in an orderly way, and counts as a crash.
         if !self.closed
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
             let shared = Arc::clone(&self.shared);
-            runtime.spawn(async move {
-                if let Err(trouble) = shared.held.release(&shared.settler).await {
-                    debug!(?trouble, "the lease could not be given back and runs out");
-                }
-            });
+            runtime.spawn(async move { shared.give_back().await });
         }
     }
 }
@@ -361,8 +374,21 @@ impl Shared {
         [(&self.pipeline, Type::TEXT), (shard, Type::INT4), (epoch, Type::INT8)]
     }
 
+    /// Whoever stands by need not wait for the lease to run out. But the start has not ended in an
+    /// orderly way, and counts as a crash.
+    async fn give_back(&self) {
+        let mut released = self.held.release(&self.settler).await;
+        if released.as_ref().is_err_and(Trouble::is_lost) {
+            // The new primary has the lease, too.
+            released = self.held.release(&self.settler.to_any_server()).await;
+        }
+        if let Err(trouble) = released {
+            debug!(?trouble, "the lease could not be given back and runs out");
+        }
+    }
+
     async fn resume(&self) -> Result<Resume, Trouble> {
-        let cluster = cluster::identifier(&self.settler).await?;
+        let cluster = self.settler.origin().await?.cluster;
         let adopts = self.has_xid && self.progress != Progress::Cursor;
         if self.has_xid && !adopts {
             self.refuse_foreign_rows().await?;
@@ -439,37 +465,55 @@ impl Shared {
                 Progress::Delete | Progress::Mark => Position::start(),
             }
         };
-        let Position { base, tick, seq, beyond } = position;
+        let Position { base, tick, seq, seen, beyond } = position;
         let (base, tick, beyond) = (base.to_string(), tick.to_string(), beyond.to_text());
-        let params: [(&(dyn ToSql + Sync), Type); 5] = [
+        let seen = seen.to_string();
+        let params: [(&(dyn ToSql + Sync), Type); 6] = [
             (&self.types, Type::TEXT_ARRAY),
             (&base, Type::TEXT),
             (&tick, Type::TEXT),
             (&seq, Type::INT8),
+            (&seen, Type::TEXT),
             (&beyond, Type::TEXT),
         ];
         let is_so = |rows: Vec<tokio_postgres::Row>| -> Result<bool, Trouble> {
             Ok(rows.first().map(|row| row.try_get(0)).transpose()?.unwrap_or(false))
         };
-        if is_so(self.settler.query(&self.reads.pending, &params).await?)? {
+        if is_so(self.settler.query_with(IN_ORDER, &self.reads.pending, &params).await?)? {
             return Ok(true);
         }
         let pipeline = [(&self.pipeline as &(dyn ToSql + Sync), Type::TEXT)];
         is_so(self.settler.query(&self.reads.set_aside_pending, &pipeline).await?)
     }
 
-    /// Writes a cursor's position, if it has moved without a settlement.
+    /// Writes a cursor's position, if it has moved without a settlement. Before the start has
+    /// succeeded there is none.
     async fn write_position(&self) -> Result<(), Trouble> {
         if self.progress != Progress::Cursor {
             return Ok(());
         }
         let position = self.window().frontier.position();
-        if lock(&self.written).as_ref() == Some(&position) {
+        if lock(&self.written).as_ref().is_none_or(|written| *written == position) {
             return Ok(());
         }
         settle::settle(self, &[], Some(&position)).await?;
         *lock(&self.written) = Some(position);
         Ok(())
+    }
+}
+
+impl Shared {
+    /// Writes down how far a cursor has come over events that are not for it: whoever prunes
+    /// waits for that.
+    async fn note_position(&self) {
+        if !self.window().is_quiet() {
+            return;
+        }
+        // The lease must not wait for it.
+        match timeout(NOTE_TIMEOUT, self.write_position()).await {
+            Ok(Ok(())) => {}
+            not_written => debug!(?not_written, "the position is written later"),
+        }
     }
 }
 
@@ -480,9 +524,13 @@ async fn keep_lease(shared: Arc<Shared>) {
     every.tick().await;
     loop {
         every.tick().await;
-        match shared.held.renew(&shared.settler).await {
-            Ok(true) => {}
+        match shared.held.renew(&shared.keeper).await {
+            Ok(true) => shared.note_position().await,
             Ok(false) => return,
+            Err(trouble) if trouble.is_lost() => {
+                shared.held.lost();
+                return;
+            }
             Err(trouble) => {
                 let error = trouble.while_doing("renew the lease").details();
                 warn!(pipeline = shared.pipeline, error, "the lease runs out unless it is renewed");
@@ -494,22 +542,26 @@ async fn keep_lease(shared: Arc<Shared>) {
 
 async fn open(options: PostgresOptions) -> Result<Shared, SourceError> {
     let PostgresOptions { location, table: name, pipeline, progress, matching, .. } = options;
-    let reader = Connection::new(location.clone(), &format!("{pipeline} reads"));
-    let settler = Connection::new(location, &format!("{pipeline} settles"));
+    let purposes = ["reads", "settles", "stays"].map(|does| format!("{pipeline} {does}"));
+    let [reader, settler, keeper] =
+        Connection::group(&location, purposes.each_ref().map(String::as_str));
     let shard = options.shard;
     let opened = async {
         let table = table::read(&settler, &name, &options.columns).await?;
         table.refuse_unsuitable(&name, progress)?;
+        let is_utf8 = settler.query(IS_UTF8, &[]).await?;
+        let is_utf8 = is_utf8.first().map(|row| row.try_get(0)).transpose()?.unwrap_or(false);
         let side_by_side = options.ordering == Ordering::None && progress != Progress::Cursor;
-        let checkpoints = CheckpointQueries::new(&table, &name, shard);
+        let origin = settler.origin().await?;
+        let checkpoints = CheckpointQueries::new(&table, &name, shard, &origin);
         let shards = if side_by_side { 0 } else { i32::try_from(shard.of).unwrap_or(i32::MAX) };
         let index = i32::try_from(shard.index).unwrap_or(i32::MAX);
         let claimant =
             Claimant { pipeline: pipeline.clone(), relay: options.relay, duration: options.lease };
         let mut tx = settler.begin().await?;
-        let sql = LeaseQueries::new(&name);
+        let sql = LeaseQueries::new(&name, &origin);
         sql.lock(&mut tx).await?;
-        checkpoints.enter(&mut tx, &pipeline, shards, progress).await?;
+        checkpoints.enter(&mut tx, &pipeline, shards, progress, matching.as_deref()).await?;
         let wanted = (!side_by_side).then_some(index);
         let held = match lease::take(&mut tx, sql, claimant, wanted).await? {
             Taken::Held(held) => *held,
@@ -520,20 +572,19 @@ async fn open(options: PostgresOptions) -> Result<Shared, SourceError> {
         };
         checkpoints.create(&mut tx, &pipeline, (held.shard, shards), progress).await?;
         tx.commit().await?;
-        let is_utf8 = settler.query(IS_UTF8, &[]).await?;
-        let is_utf8 = is_utf8.first().map(|row| row.try_get(0)).transpose()?.unwrap_or(false);
-        Ok((table, checkpoints, held, side_by_side, is_utf8))
+        // From here on the lease is held, and given back when the source is dropped.
+        Ok((table, origin, checkpoints, held, side_by_side, is_utf8))
     };
     let opened: Result<_, Trouble> = opened.await;
-    let (table, checkpoints, held, side_by_side, is_utf8) =
+    let (table, origin, checkpoints, held, side_by_side, is_utf8) =
         opened.map_err(|trouble| trouble.while_doing("open the outbox"))?;
     for index in table.missing_indexes(progress) {
         warn!(pipeline, index, "every look goes through the whole outbox; make this index");
     }
     let has_xid = table.has("xid");
     Ok(Shared {
-        reads: Reads::new(&table, &name, shard),
-        writes: Writes::new(&table, &name),
+        reads: Reads::new(&table, &name, shard, &origin),
+        writes: Writes::new(&table, &name, &origin),
         checkpoints,
         decoder: Decoder { derives_ids: table.derives_ids() },
         is_utf8,
@@ -553,20 +604,22 @@ async fn open(options: PostgresOptions) -> Result<Shared, SourceError> {
         found: Mutex::new(Found {
             kept: VecDeque::new(),
             due: Due::default(),
+            was_nothing: false,
             careful: 0,
             started_over: Instant::now(),
         }),
         written: Mutex::default(),
         reader,
         settler,
+        keeper,
     })
 }
 
 fn held_by_another(pipeline: &str, shard: i32, shards: i32, owner: Option<String>) -> SourceError {
     let part = if shards > 1 { format!(" (shard {shard})") } else { String::new() };
     let owner = owner.unwrap_or_else(|| "another relay".to_owned());
-    let message = format!("{owner} runs pipeline {pipeline:?}{part}; standing by");
-    SourceError::new(SourceErrorKind::Unavailable, message)
+    let message = format!("{owner} runs pipeline {pipeline:?}{part}");
+    SourceError::new(SourceErrorKind::Held, message)
 }
 
 fn panicked() -> Trouble {

@@ -54,6 +54,11 @@ impl RelayProcess {
     /// Asks it to stop, and waits until it has.
     pub async fn terminate(mut self) -> ExitStatus {
         self.signal(Signal::TERM);
+        self.ended().await
+    }
+
+    /// Waits until it has ended.
+    pub async fn ended(&mut self) -> ExitStatus {
         let child = tokio::sync::Mutex::new(&mut self.child);
         let has_ended = || async {
             child.lock().await.try_wait().expect("a child can be waited for").is_some()

@@ -7,7 +7,10 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep};
 
 use super::folder::{Folder, Process};
-use super::{address, at_port};
+use super::postgres::connect;
+use super::{address, at_port, with_database};
+
+const SETTINGS: &str = "pgbouncer.ini";
 
 /// The URL of the shared pgbouncer, before the shared PostgreSQL.
 ///
@@ -24,6 +27,8 @@ pub struct Pgbouncer {
     folder: Folder,
     process: Process,
     url: String,
+    /// All but where databases are.
+    settings: String,
 }
 
 impl Pgbouncer {
@@ -34,17 +39,14 @@ impl Pgbouncer {
         let config: tokio_postgres::Config = url.parse().expect("a URL of PostgreSQL");
         let user = config.get_user().expect("the URL has a user");
         let password = config.get_password().expect("the URL has a password");
-        let (host, upstream_port) = address(url).rsplit_once(':').expect("the URL has a port");
         let port = super::postgres::free_port();
         let folder = Folder::new("pgbouncer");
         let password = String::from_utf8_lossy(password);
         let users = folder.write("users.txt", &format!("\"{user}\" \"{password}\"\n"));
         let settings = format!(
             "\
-[databases]
-* = host={host} port={upstream_port}
-
 [pgbouncer]
+admin_users = {user}
 auth_file = {}
 auth_type = scram-sha-256
 ignore_startup_parameters = extra_float_digits
@@ -58,13 +60,30 @@ unix_socket_dir =
 ",
             users.display()
         );
-        let settings = folder.write("pgbouncer.ini", &settings);
+        let file = folder.write(SETTINGS, &format!("{settings}{}", databases(url)));
         let mut command = folder.command(program());
-        command.arg(settings);
+        command.arg(file);
         let process = folder.spawn(command);
-        let mut pgbouncer = Self { folder, process, url: at_port(url, port) };
+        let mut pgbouncer = Self { folder, process, url: at_port(url, port), settings };
         pgbouncer.wait().await;
         pgbouncer
+    }
+
+    /// Lets transactions end and holds up new ones. Clients stay connected.
+    pub async fn pause(&self) {
+        self.tell("PAUSE").await;
+    }
+
+    /// Goes on, from now on before the server of another URL.
+    pub async fn go_on_before(&self, url: &str) {
+        self.folder.write(SETTINGS, &format!("{}{}", self.settings, databases(url)));
+        self.tell("RELOAD").await;
+        self.tell("RESUME").await;
+    }
+
+    async fn tell(&self, command: &str) {
+        let client = connect(&with_database(&self.url, "pgbouncer")).await;
+        client.batch_execute(command).await.expect("an operator may say so");
     }
 
     /// The same database through this pgbouncer.
@@ -80,6 +99,11 @@ unix_socket_dir =
             sleep(Duration::from_millis(5)).await;
         }
     }
+}
+
+fn databases(url: &str) -> String {
+    let (host, port) = address(url).rsplit_once(':').expect("the URL has a port");
+    format!("\n[databases]\n* = host={host} port={port}\n")
 }
 
 fn program() -> PathBuf {

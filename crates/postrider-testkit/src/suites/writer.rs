@@ -31,6 +31,8 @@ pub trait TestDatabase {
     async fn orders(&self) -> u32;
     /// Drops the tables of outbox and inbox.
     async fn unmigrate(&self);
+    /// Makes the database refuse every event from now on.
+    async fn refuse_events(&self, why: Why);
     /// How many statements have written to the outbox.
     async fn insert_statements(&self) -> u32 {
         unreachable!("only where one statement writes a batch")
@@ -39,6 +41,15 @@ pub trait TestDatabase {
     async fn client_losing_commit(&self, lost: Lost) -> Box<dyn TestClient> {
         unreachable!("only where a commit can be lost: {lost:?}")
     }
+}
+
+/// Why a database refuses an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// A row violates a constraint.
+    Constraint,
+    /// A trigger cannot make sense of a value.
+    Value,
 }
 
 /// When a connection is lost.

@@ -87,6 +87,22 @@ async fn a_mapped_table_is_relayed_and_its_ids_stay_the_same() {
     assert!(ids.iter().all(|id| uuid::Uuid::parse_str(id).is_ok()), "{ids:?}");
 }
 
+/// A time without a zone is taken for UTC, so it is written as such.
+#[tokio::test]
+async fn rows_are_marked_in_utc_whatever_the_zone_of_the_database() {
+    let (database, client) = open().await;
+    let zone = format!(
+        "ALTER TABLE outbox ALTER published_at TYPE timestamp;
+         ALTER DATABASE {} SET timezone = 'Asia/Tokyo'",
+        database.name()
+    );
+    client.batch_execute(&zone).await.unwrap();
+    relay(&database, &client, Progress::Mark).await;
+    let now = "published_at BETWEEN timezone('UTC', now()) - interval '1 hour'
+         AND timezone('UTC', now())";
+    assert_eq!(left(&client, now).await, 10);
+}
+
 #[tokio::test]
 async fn a_cursor_over_a_table_without_transactions_is_refused() {
     let (database, _client) = open().await;

@@ -102,7 +102,7 @@ async fn connect(spec: &SourceSpec) -> Box<dyn Source> {
         loop {
             match spec.connect().await {
                 Ok(source) => return source,
-                Err(error) => assert_eq!(error.kind, SourceErrorKind::Unavailable),
+                Err(error) => assert_eq!(error.kind, SourceErrorKind::Held),
             }
             sleep(Duration::from_millis(50)).await;
         }

@@ -95,6 +95,37 @@ async fn a_standby_takes_over_in_time() {
     assert!(first.terminate().await.success());
 }
 
+/// G-09: nobody has to wait for the lease of a process that ended because it could not go on. But
+/// it was no orderly end, and counts as a crash.
+#[tokio::test]
+async fn a_relay_that_cannot_go_on_gives_its_lease_back() {
+    let bank = Bank::fresh().await;
+    let target = Target::start().await;
+    let lease = Duration::from_secs(120);
+    let setup = Setup { lease, ..Setup::new(bank.url(), &target, Progress::Cursor) };
+    let crashes = || bank.number("SELECT max(crashes)::bigint FROM outbox_checkpoints");
+    let relay = RelayProcess::start(&setup);
+    let events = bank.change_often(1, 5).await;
+    target.until_arrived(&events).await;
+    assert!(relay.terminate().await.success());
+
+    bank.run("UPDATE outbox_checkpoints SET system_id = system_id + 1").await;
+    let mut relay = RelayProcess::start(&setup);
+    relay.ended().await;
+    assert!(relay.log().contains("another database cluster"), "{}", relay.log());
+    assert_eq!((shares(&bank).await, crashes().await), (Vec::new(), 0));
+
+    bank.run("UPDATE outbox_checkpoints SET system_id = NULL").await;
+    target.behave(Behaviour::Hangs).await;
+    let mut relay = RelayProcess::start(&setup);
+    bank.change_often(1, 5).await;
+    until("it has begun", || async { crashes().await == 1 }).await;
+    bank.run("ALTER TABLE outbox RENAME COLUMN payload TO renamed").await;
+    relay.ended().await;
+    assert!(relay.log().contains("payload"), "{}", relay.log());
+    assert_eq!((shares(&bank).await, crashes().await), (Vec::new(), 1));
+}
+
 /// G-03: a stopped process does not know that time has passed.
 #[tokio::test]
 async fn a_relay_that_stood_still_beyond_its_lease_stands_by() {

@@ -39,7 +39,7 @@ impl Age {
 
 /// Keeps events for so many days.
 pub(crate) fn options(days: u32) -> PruneOptions {
-    PruneOptions { keep: DAY * days, archive: None, dry_run: false }
+    PruneOptions { keep: DAY * days, archive: None, dry_run: false, from: None }
 }
 
 /// Every line of an archive.

@@ -168,6 +168,9 @@ async fn a_partition_is_archived_before_it_goes() {
     let pruned = outbox.prune(&archiving).await;
     assert_eq!(pruned, Pruned { left: vec![Left::Locked(name.clone())], ..Pruned::default() });
     assert!(lines(folder.path()).is_empty());
+    // Nor is it archived in vain.
+    let nowhere = PruneOptions { archive: Some(folder.path().join("missing")), ..options(7) };
+    assert_eq!(outbox.prune(&nowhere).await.left, [Left::Locked(name.clone())]);
     other.batch_execute("COMMIT").await.unwrap();
     let pruned = outbox.prune(&archiving).await;
     assert_eq!(pruned.partitions, [name]);

@@ -92,8 +92,9 @@ async fn a_tick_is_behind_a_cursor_as_far_as_it_is_settled() {
     outbox.insert(10, Age::written(10)).await;
     outbox
         .run(
-            "INSERT INTO outbox_checkpoints (pipeline, progress, base, tick, position, beyond)
-             VALUES ('default', 'cursor', '1:1:', pg_current_snapshot(), 4, '{[6,7),[9,10)}')",
+            "INSERT INTO outbox_checkpoints (pipeline, progress, base, tick, position, seen, beyond)
+             VALUES ('default', 'cursor', '1:1:', pg_current_snapshot(), 4, pg_current_snapshot(),
+               '{[6,7),[9,10)}')",
         )
         .await;
     assert_eq!(outbox.prune(&options(7)).await.rows, 6);
@@ -194,7 +195,11 @@ async fn rows_that_do_not_go_end_the_search() {
     let folder = tempfile::tempdir().unwrap();
     let archiving = PruneOptions { archive: Some(folder.path().to_owned()), ..options(7) };
     for options in [options(7), archiving] {
-        assert_eq!(outbox.prune(&options).await, Pruned::default());
+        let first = outbox.prune(&options).await;
+        assert_eq!(first, Pruned { left_off: first.left_off.clone(), ..Pruned::default() });
+        let second = outbox.prune(&PruneOptions { from: first.left_off, ..options.clone() }).await;
+        let third = outbox.prune(&PruneOptions { from: second.left_off, ..options }).await;
+        assert_eq!(third, Pruned::default());
     }
     assert_eq!(outbox.count().await, 5_500);
     assert!(lines(folder.path()).is_empty());

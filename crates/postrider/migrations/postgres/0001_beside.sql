@@ -38,10 +38,11 @@ CREATE TABLE {outbox_checkpoints} (
     shards     integer NOT NULL DEFAULT 1,
     progress   text NOT NULL,
     -- Of a cursor: everything visible in `base` is settled; of what is visible in `tick`,
-    -- everything up to `position`; and the numbers in `beyond`.
+    -- everything up to `position`; of what is visible in `seen`, the numbers in `beyond`.
     base       pg_snapshot,
     tick       pg_snapshot,
     position   bigint NOT NULL DEFAULT 0,
+    seen       pg_snapshot,
     beyond     int8multirange NOT NULL DEFAULT '{}',
     -- The database cluster to which the snapshots belong.
     system_id  bigint,

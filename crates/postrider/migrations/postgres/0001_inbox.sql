@@ -11,6 +11,10 @@ CREATE TABLE IF NOT EXISTS inbox (
 CREATE OR REPLACE FUNCTION inbox_accept(consumer text, event_id uuid) RETURNS boolean
 LANGUAGE plpgsql AS $$
 BEGIN
+    IF coalesce($1, '') = '' THEN
+        RAISE EXCEPTION 'the event was not accepted: consumer is empty'
+            USING ERRCODE = 'check_violation';
+    END IF;
     INSERT INTO inbox (consumer, event_id) VALUES ($1, $2) ON CONFLICT DO NOTHING;
     RETURN FOUND;
 END

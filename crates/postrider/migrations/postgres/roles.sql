@@ -20,8 +20,9 @@ GRANT INSERT (id, aggregate_type, aggregate_id, event_type, event_version, paylo
     headers, topic, occurred_at, deliver_after), SELECT (id) ON {outbox} TO {writer};
 GRANT INSERT (consumer, event_id) ON inbox TO {writer};
 
--- The relay reads events, keeps its progress and removes what was published.
-GRANT SELECT, UPDATE (published_at), DELETE ON {outbox} TO {relay};
+-- The relay reads events, keeps its progress and removes what was published. After a restore in
+-- another cluster, rows have numbers of transactions that are not of this one: it gives them new ones.
+GRANT SELECT, UPDATE (published_at, xid), DELETE ON {outbox} TO {relay};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {outbox_failures}, {outbox_checkpoints}, {outbox_leases},
     {outbox_claims} TO {relay};
 GRANT SELECT, DELETE ON inbox TO {relay};

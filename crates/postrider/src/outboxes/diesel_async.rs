@@ -119,18 +119,39 @@ async fn insert_rows(
 /// diesel keeps of the server's error codes only the kind, so what has no kind is told by the
 /// message.
 pub(crate) fn write_error(table: &str, event_ids: &[Uuid], err: Error) -> WriteError {
-    let Error::DatabaseError(kind, said) = &err else {
-        return WriteError::Database { source: err.into() };
+    use DatabaseErrorKind::{
+        CheckViolation, ClosedConnection, ExclusionViolation, ForeignKeyViolation,
+        NotNullViolation, ReadOnlyTransaction, RestrictViolation, SerializationFailure,
+        UnableToSendCommand, UniqueViolation,
+    };
+    let (kind, said) = match &err {
+        // The server said nothing.
+        Error::DatabaseError(ClosedConnection | UnableToSendCommand, _) => {
+            return WriteError::Database { source: err.into() };
+        }
+        Error::DatabaseError(kind, said) => (kind, said),
+        _ => return WriteError::Database { source: err.into() },
     };
     let is_undefined = said.message().contains(&format!("relation \"{table}\""))
         && said.message().ends_with("does not exist");
     let code = match kind {
-        DatabaseErrorKind::UniqueViolation => postgres::UNIQUE_VIOLATION,
-        DatabaseErrorKind::Unknown if is_undefined => postgres::UNDEFINED[0],
+        CheckViolation => "23514",
+        ExclusionViolation => "23P01",
+        ForeignKeyViolation => "23503",
+        NotNullViolation => "23502",
+        ReadOnlyTransaction => "25006",
+        RestrictViolation => "23001",
+        SerializationFailure => "40001",
+        UniqueViolation => postgres::UNIQUE_VIOLATION,
+        _ if is_undefined => postgres::UNDEFINED[0],
         _ => "",
     };
-    let constraint = said.constraint_name().map(str::to_owned);
-    let detail = said.details().map(str::to_owned);
-    let refusal = Refusal { code, constraint: constraint.as_deref(), detail: detail.as_deref() };
-    postgres::write_error(table, event_ids, refusal, err.into())
+    let refusal = Refusal {
+        code: code.to_owned(),
+        message: said.message().to_owned(),
+        constraint: said.constraint_name().map(str::to_owned),
+        table: said.table_name().map(str::to_owned),
+        detail: said.details().map(str::to_owned),
+    };
+    postgres::write_error(table, event_ids, refusal, err)
 }

@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use uuid::Uuid;
 
-use crate::error::WriteError;
+use crate::error::{ServerError, WriteError};
 use crate::event::Event;
 use crate::inbox::Claim;
 use crate::schema::TableName;
@@ -191,31 +191,37 @@ fn time(time: SystemTime) -> String {
 }
 
 /// What the server said about a statement.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Refusal<'r> {
-    pub(crate) code: &'r str,
-    pub(crate) constraint: Option<&'r str>,
-    pub(crate) detail: Option<&'r str>,
+#[derive(Default)]
+pub(crate) struct Refusal {
+    /// Empty if the client does not tell.
+    pub(crate) code: String,
+    pub(crate) message: String,
+    pub(crate) constraint: Option<String>,
+    pub(crate) table: Option<String>,
+    /// It may quote rows.
+    pub(crate) detail: Option<String>,
 }
 
 /// What an error of PostgreSQL means to the writer of these events.
 pub(crate) fn write_error(
     table: &str,
     event_ids: &[Uuid],
-    refusal: Refusal<'_>,
-    source: Box<dyn StdError + Send + Sync>,
+    said: Refusal,
+    driver: impl StdError + Send + Sync + 'static,
 ) -> WriteError {
     let primary_key = format!("{table}_pkey");
-    if refusal.code == UNIQUE_VIOLATION
-        && refusal.constraint == Some(&primary_key)
-        && let Some(id) = named_id(event_ids, refusal.detail)
+    if said.code == UNIQUE_VIOLATION
+        && said.constraint == Some(primary_key)
+        && let Some(id) = named_id(event_ids, said.detail.as_deref())
     {
         return WriteError::Duplicate { id };
     }
-    if UNDEFINED.contains(&refusal.code) {
-        return WriteError::NotMigrated { table: table.to_owned(), source };
+    let is_undefined = UNDEFINED.contains(&said.code.as_str());
+    let source = ServerError::new(said, driver).into();
+    match is_undefined {
+        true => WriteError::NotMigrated { table: table.to_owned(), source },
+        false => WriteError::Database { source },
     }
-    WriteError::Database { source }
 }
 
 /// The id that an error is about. The server tells it only to those who may read the column.
@@ -262,13 +268,18 @@ mod tests {
     fn a_duplicate_among_several_is_named_in_any_language() {
         let ids = [Uuid::from_u128(1), Uuid::from_u128(2)];
         let detail = format!("Schlüssel »(id)=({})« existiert bereits.", ids[1]);
-        let refusal =
-            |detail| Refusal { code: UNIQUE_VIOLATION, constraint: Some("outbox_pkey"), detail };
-        let error = write_error("outbox", &ids, refusal(Some(&detail)), "x".into());
+        let refusal = |detail: Option<&str>| Refusal {
+            code: UNIQUE_VIOLATION.to_owned(),
+            constraint: Some("outbox_pkey".to_owned()),
+            detail: detail.map(str::to_owned),
+            ..Refusal::default()
+        };
+        let write_error = |ids, refusal| write_error("outbox", ids, refusal, std::fmt::Error);
+        let error = write_error(&ids, refusal(Some(&detail)));
         assert!(matches!(error, WriteError::Duplicate { id } if id == ids[1]), "{error:?}");
-        let error = write_error("outbox", &ids, refusal(None), "x".into());
+        let error = write_error(&ids, refusal(None));
         assert!(matches!(error, WriteError::Database { .. }), "{error:?}");
-        let error = write_error("outbox", &ids[..1], refusal(None), "x".into());
+        let error = write_error(&ids[..1], refusal(None));
         assert!(matches!(error, WriteError::Duplicate { id } if id == ids[0]), "{error:?}");
     }
 }

@@ -1,6 +1,8 @@
 //! The outbox with sqlx on PostgreSQL. No statement is kept prepared, so that it works behind a
 //! pooler which gives each transaction another connection.
 
+use std::error::Error as StdError;
+
 use sqlx::postgres::{PgArguments, PgDatabaseError, PgSeverity};
 use sqlx::query::Query;
 use sqlx::{AssertSqlSafe, Error, PgConnection, PgPool, Postgres};
@@ -8,7 +10,7 @@ use uuid::Uuid;
 
 use super::postgres::{self, Refusal, Row, Rows};
 use crate::commit::{AskOutcome, LostCommit, Outcome};
-use crate::error::WriteError;
+use crate::error::{ServerError, WriteError};
 use crate::event::Event;
 use crate::outbox::{Answer, Begin, Transaction};
 use crate::schema::TableName;
@@ -150,21 +152,17 @@ fn bind_rows<'q>(query: Insert<'q>, rows: Rows<'q>) -> Insert<'q> {
 }
 
 pub(crate) fn write_error(table: &str, event_ids: &[Uuid], err: Error) -> WriteError {
-    let Some(database) = said_by_server(&err) else {
-        return database_error(err);
-    };
-    let (code, constraint) = (database.code().to_owned(), database.constraint().map(str::to_owned));
-    let detail = database.detail().map(str::to_owned);
-    let refusal =
-        Refusal { code: &code, constraint: constraint.as_deref(), detail: detail.as_deref() };
-    postgres::write_error(table, event_ids, refusal, err.into())
+    match said_by_server(&err).map(refusal) {
+        Some(said) => postgres::write_error(table, event_ids, said, err),
+        None => database_error(err),
+    }
 }
 
 /// Whether the transaction was committed is known only if the server said no.
 fn commit_error(commit: LostCommit, err: Error) -> WriteError {
     match said_by_server(&err).map(PgDatabaseError::severity) {
         Some(PgSeverity::Error) => database_error(err),
-        _ => WriteError::Unknown { commit, source: err.into() },
+        _ => WriteError::Unknown { commit, source: source(err) },
     }
 }
 
@@ -173,5 +171,23 @@ fn said_by_server(err: &Error) -> Option<&PgDatabaseError> {
 }
 
 fn database_error(err: Error) -> WriteError {
-    WriteError::Database { source: err.into() }
+    WriteError::Database { source: source(err) }
+}
+
+/// The error without what may quote rows.
+fn source(err: Error) -> Box<dyn StdError + Send + Sync> {
+    match said_by_server(&err).map(refusal) {
+        Some(said) => ServerError::new(said, err).into(),
+        None => err.into(),
+    }
+}
+
+fn refusal(said: &PgDatabaseError) -> Refusal {
+    Refusal {
+        code: said.code().to_owned(),
+        message: said.message().to_owned(),
+        constraint: said.constraint().map(str::to_owned),
+        table: said.table().map(str::to_owned),
+        detail: said.detail().map(str::to_owned),
+    }
 }

@@ -2,14 +2,14 @@
 //! which gives each transaction another connection.
 
 use std::error::Error as StdError;
-use tokio_postgres::error::Severity;
+use tokio_postgres::error::{DbError, Severity};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Error};
 use uuid::Uuid;
 
 use super::postgres::{self, Refusal, Row, Rows};
 use crate::commit::{AskOutcome, LostCommit, Outcome};
-use crate::error::WriteError;
+use crate::error::{ServerError, WriteError};
 use crate::event::Event;
 use crate::outbox::{Answer, Begin, Transaction};
 use crate::schema::TableName;
@@ -146,21 +146,15 @@ async fn insert_rows(
 }
 
 pub(crate) fn write_error(table: &str, event_ids: &[Uuid], err: Error) -> WriteError {
-    let Some(database) = err.as_db_error() else {
-        return database_error(err);
-    };
-    let database = database.clone();
-    let refusal = Refusal {
-        code: database.code().code(),
-        constraint: database.constraint(),
-        detail: database.detail(),
-    };
-    postgres::write_error(table, event_ids, refusal, source(err))
+    match err.as_db_error().map(refusal) {
+        Some(said) => postgres::write_error(table, event_ids, said, err),
+        None => database_error(err),
+    }
 }
 
 /// Whether the transaction was committed is known only if the server said no.
 fn commit_error(commit: LostCommit, err: Error) -> WriteError {
-    let severity = err.as_db_error().map(|database| database.parsed_severity());
+    let severity = err.as_db_error().map(DbError::parsed_severity);
     match severity {
         Some(Some(Severity::Error)) => database_error(err),
         _ => WriteError::Unknown { commit, source: source(err) },
@@ -171,10 +165,20 @@ fn database_error(err: Error) -> WriteError {
     WriteError::Database { source: source(err) }
 }
 
-/// What the server said, without the frame that says no more than that it did.
+/// The error without what may quote rows.
 fn source(err: Error) -> Box<dyn StdError + Send + Sync> {
-    match err.as_db_error() {
-        Some(database) => database.clone().into(),
+    match err.as_db_error().map(refusal) {
+        Some(said) => ServerError::new(said, err).into(),
         None => err.into(),
+    }
+}
+
+fn refusal(said: &DbError) -> Refusal {
+    Refusal {
+        code: said.code().code().to_owned(),
+        message: said.message().to_owned(),
+        constraint: said.constraint().map(str::to_owned),
+        table: said.table().map(str::to_owned),
+        detail: said.detail().map(str::to_owned),
     }
 }

@@ -22,16 +22,20 @@ pub(super) enum Kind {
     Column,
     Index,
     Constraint,
+    Trigger,
+    Rule,
     Function,
     Body,
 }
 
 impl Kind {
-    pub(super) const ALL: [(&'static str, Self); 6] = [
+    pub(super) const ALL: [(&'static str, Self); 8] = [
         ("table", Self::Table),
         ("column", Self::Column),
         ("index", Self::Index),
         ("constraint", Self::Constraint),
+        ("trigger", Self::Trigger),
+        ("rule", Self::Rule),
         ("function", Self::Function),
         ("body", Self::Body),
     ];
@@ -42,7 +46,9 @@ impl Object {
     fn whole(&self) -> Option<Object> {
         let (kind, name) = match self.kind {
             Kind::Table | Kind::Function => return None,
-            Kind::Column | Kind::Index | Kind::Constraint => (Kind::Table, &self.container),
+            Kind::Column | Kind::Index | Kind::Constraint | Kind::Trigger | Kind::Rule => {
+                (Kind::Table, &self.container)
+            }
             Kind::Body => (Kind::Function, &self.name),
         };
         Some(Object { kind, container: self.container.clone(), name: name.clone() })
@@ -57,6 +63,8 @@ impl fmt::Display for Object {
             Kind::Column => write!(f, "column {container}.{name}"),
             Kind::Index => write!(f, "index {name}"),
             Kind::Constraint => write!(f, "constraint {name} of {container}"),
+            Kind::Trigger => write!(f, "trigger {name} of {container}"),
+            Kind::Rule => write!(f, "rule {name} of {container}"),
             Kind::Function => write!(f, "function {name}"),
             Kind::Body => write!(f, "the body of function {name}"),
         }

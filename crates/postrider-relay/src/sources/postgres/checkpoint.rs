@@ -15,11 +15,19 @@
 //!
 //! A cursor's position is worth something in the database cluster where it was made, and
 //! nowhere else: transactions of another one are numbered differently. So it is refused there.
+//!
+//! A position that was written before a failover is as good as ever. It relies on no transaction
+//! beyond the last one of which a row was seen (`lasting` in `read`), and that one had committed
+//! before the position was written. So a server that has the position has that transaction too,
+//! and every one that the position takes for ended; and it never gives a number again that is not
+//! beyond all that it has.
 
 use postrider::schema::TableName;
+use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 use tracing::warn;
 
+use super::cluster::Origin;
 use super::connection::{Connection, Transaction};
 use super::error::Trouble;
 use super::frontier::{Position, Ranges};
@@ -31,7 +39,7 @@ use super::table::Table;
 use crate::source::{SourceError, SourceErrorKind};
 use crate::sources::{Progress, Shard};
 
-/// How many rows are marked in one statement, so that writers get in between.
+/// How many rows are marked in one statement.
 const STRETCH: i64 = 10_000;
 
 type Param<'p> = (&'p (dyn ToSql + Sync), Type);
@@ -48,8 +56,11 @@ pub(super) struct CheckpointQueries {
     /// `$1` pipeline, `$2` shards: how many shards there were, if they were another number, and
     /// whether a relay still reads one.
     other_shards: String,
-    /// `$1` pipeline, `$2` shards: goes on from the earliest of the shards that there were.
-    reshard: String,
+    /// `$1` pipeline: progress and position of each shard.
+    positions: String,
+    /// `$1` pipeline, `$2` shard, `$3` shards, `$4` progress, then base, tick, position, seen,
+    /// beyond, cluster: makes or changes a checkpoint.
+    put: String,
     /// `$1` pipeline, `$2` shards: forgets the shards that there are no more.
     drop_shards: String,
     /// `$1` pipeline, `$2` shard: progress and position.
@@ -63,8 +74,9 @@ pub(super) struct CheckpointQueries {
     started: String,
     /// `$1` pipeline, `$2` shard, `$3` epoch: forgets the starts.
     survived: String,
-    /// `$1` after, `$2` limit, `$3` types, `$4` base, `$5` tick, `$6` position, `$7` beyond: marks
-    /// what is behind a position; answers up to where.
+    /// `$1` after, `$2` limit, `$3` types, `$4` base, `$5` tick, `$6` position, `$7` seen, `$8`
+    /// beyond: marks what is behind a position, or deletes it where that cannot be marked; answers
+    /// up to where.
     mark_behind: String,
     /// Whether there are rows that were written in another cluster.
     has_foreign: String,
@@ -73,16 +85,27 @@ pub(super) struct CheckpointQueries {
 }
 
 impl CheckpointQueries {
-    pub(super) fn new(table: &Table, outbox: &TableName, shard: Shard) -> Self {
+    pub(super) fn new(table: &Table, outbox: &TableName, shard: Shard, origin: &Origin) -> Self {
         let (name, seq) = (table.quoted(), table.select("o", "seq"));
         let checkpoints = outbox.checkpoints().quoted();
         let leases = outbox.leases().quoted();
         let xid = table.select("o", "xid");
-        let published = table.name("published_at");
+        let (unpublished, done) = match table.has("published_at") {
+            true => {
+                let (column, now) = (table.name("published_at"), table.now("published_at"));
+                (format!("o.{column} IS NULL"), format!("UPDATE {name} AS o SET {column} = {now}"))
+            }
+            false => ("true".to_owned(), format!("DELETE FROM {name} AS o")),
+        };
         let aggregate_type = table.text("o", "aggregate_type");
         let of_shard = of_shard(shard, &aggregate_type, &table.text("o", "aggregate_id"));
         let snapshot = |parameter: &str| format!("(SELECT {parameter}::text::pg_snapshot)");
         let this = "pipeline = $1 AND shard = $2";
+        let positions = format!(
+            "SELECT progress, base::text, tick::text, position, seen::text, beyond::text, system_id,
+               pg_snapshot_xmax(pg_current_snapshot())::text
+             FROM {checkpoints} WHERE pipeline = $1"
+        );
         Self {
             table: outbox.to_string(),
             others: format!(
@@ -98,37 +121,24 @@ impl CheckpointQueries {
                  FROM {checkpoints} AS c LEFT JOIN {leases} AS l USING (pipeline, shard)
                  WHERE c.pipeline = $1 AND c.shards <> $2 GROUP BY c.shards"
             ),
-            reshard: format!(
-                "WITH old AS MATERIALIZED (SELECT * FROM {checkpoints} WHERE pipeline = $1),
-                 earliest AS (
-                   SELECT progress, base, system_id FROM old
-                   ORDER BY pg_snapshot_xmax(base) NULLS FIRST, pg_snapshot_xmin(base) LIMIT 1
-                 ), latest AS (
-                   SELECT tick FROM old ORDER BY pg_snapshot_xmax(tick) DESC NULLS LAST,
-                   pg_snapshot_xmin(tick) DESC LIMIT 1
-                 ), beyond AS (SELECT range_agg(r) AS beyond FROM old, unnest(beyond) AS r)
-                 INSERT INTO {checkpoints} (pipeline, shard, shards, progress, base, tick,
-                   position, beyond, system_id)
-                 SELECT $1, s, $2, progress, base, CASE WHEN base IS NOT NULL THEN tick END,
-                   {}, coalesce(beyond.beyond, '{{}}'), system_id
-                 FROM earliest, latest, beyond, generate_series(0, $2 - 1) AS s
+            put: format!(
+                "INSERT INTO {checkpoints} (pipeline, shard, shards, progress, base, tick,
+                   position, seen, beyond, system_id)
+                 VALUES ($1, $2, $3, $4, $5::text::pg_snapshot, $6::text::pg_snapshot, $7,
+                   $8::text::pg_snapshot, $9::text::int8multirange, $10)
                  ON CONFLICT (pipeline, shard) DO UPDATE SET shards = excluded.shards,
                    base = excluded.base, tick = excluded.tick, position = excluded.position,
-                   beyond = excluded.beyond, crashes = 0",
-                i64::MIN
+                   seen = excluded.seen, beyond = excluded.beyond, crashes = 0"
             ),
             drop_shards: format!("DELETE FROM {checkpoints} WHERE pipeline = $1 AND shard >= $2"),
-            get: format!(
-                "SELECT progress, base::text, tick::text, position, beyond::text, system_id,
-                   pg_snapshot_xmax(pg_current_snapshot())::text
-                 FROM {checkpoints} WHERE {this}"
-            ),
+            get: format!("{positions} AND shard = $2"),
+            positions,
             set_progress: format!(
                 "UPDATE {checkpoints} SET progress = $3, updated_at = clock_timestamp() WHERE {this}"
             ),
             clear: format!(
-                "UPDATE {checkpoints} SET base = NULL, tick = NULL, position = 0, beyond = '{{}}',
-                 updated_at = clock_timestamp() WHERE {this}"
+                "UPDATE {checkpoints} SET base = NULL, tick = NULL, position = 0, seen = NULL,
+                 beyond = '{{}}', updated_at = clock_timestamp() WHERE {this}"
             ),
             started: format!(
                 "UPDATE {checkpoints} SET crashes = crashes + 1, system_id = $3,
@@ -142,19 +152,21 @@ impl CheckpointQueries {
             mark_behind: format!(
                 "WITH behind AS MATERIALIZED (
                    SELECT {seq}::bigint AS seq FROM {name} AS o
-                   WHERE o.{published} IS NULL AND {seq} > $1
+                   WHERE {unpublished} AND {seq} > $1 AND {}
                    AND ($3::text[] IS NULL OR {aggregate_type} = ANY($3)){of_shard}
                    AND (pg_visible_in_snapshot({xid}, {})
+                     OR pg_visible_in_snapshot({xid}, {}) AND {seq} <= $6
                      OR pg_visible_in_snapshot({xid}, {})
-                       AND ({seq} <= $6 OR {seq}::bigint <@ $7::text::int8multirange))
+                       AND {seq}::bigint <@ $8::text::int8multirange)
                    ORDER BY {seq} LIMIT $2
-                 ), marked AS (
-                   UPDATE {name} AS o SET {published} = clock_timestamp()
-                   WHERE {seq} = ANY(ARRAY(SELECT seq FROM behind)) AND o.{published} IS NULL
+                 ), done AS (
+                   {done} WHERE {seq} = ANY(ARRAY(SELECT seq FROM behind)) AND {unpublished}
                  )
                  SELECT max(seq) FROM behind",
+                origin.holds(),
                 snapshot("$4"),
-                snapshot("$5")
+                snapshot("$5"),
+                snapshot("$7")
             ),
             has_foreign: format!(
                 "SELECT EXISTS (SELECT FROM {name} AS o
@@ -176,6 +188,7 @@ impl CheckpointQueries {
         pipeline: &str,
         shards: i32,
         progress: Progress,
+        types: Option<&[String]>,
     ) -> Result<(), Trouble> {
         self.refuse_others(tx, pipeline, progress).await?;
         let params: [Param<'_>; 2] = [(&pipeline, Type::TEXT), (&shards, Type::INT4)];
@@ -185,12 +198,55 @@ impl CheckpointQueries {
             if is_read {
                 return Err(other_shards(pipeline, before, shards).into());
             }
-            warn!(pipeline, before, shards, "the number of shards was changed");
+            let (before, now) = (in_words(before), in_words(shards));
+            warn!(pipeline, before, now, "the number of shards was changed");
             changed = true;
         }
         if changed {
-            tx.execute(&self.reshard, &params).await?;
+            self.reshard(tx, pipeline, shards, types).await?;
             tx.execute(&self.drop_shards, &params).await?;
+        }
+        Ok(())
+    }
+
+    /// Goes on from what all shards have settled that there were.
+    async fn reshard(
+        &self,
+        tx: &mut Transaction<'_>,
+        pipeline: &str,
+        shards: i32,
+        types: Option<&[String]>,
+    ) -> Result<(), Trouble> {
+        let rows = tx.query(&self.positions, &[(&pipeline, Type::TEXT)]).await?;
+        let Some(first) = rows.first() else { return Ok(()) };
+        let positions: Vec<_> = rows.iter().map(position).collect::<Result<_, _>>()?;
+        let position =
+            positions.into_iter().reduce(|one, other| Some(one?.merge(other?))).flatten();
+        if let Some(position) = position.as_ref().filter(|_| shards == 0) {
+            // Relays that read side by side have no position.
+            return self.mark_behind(Through::Transaction(tx), position, types).await;
+        }
+        let (progress, cluster): (&str, Option<i64>) = (first.try_get(0)?, first.try_get(6)?);
+        let snapshot =
+            |of: fn(&Position) -> &Snapshot| position.as_ref().map(|p| of(p).to_string());
+        let (base, tick) = (snapshot(|p| &p.base), snapshot(|p| &p.tick));
+        let seen = snapshot(|p| &p.seen);
+        let seq = position.as_ref().map_or(0, |position| position.seq);
+        let beyond = position.map(|position| position.beyond).unwrap_or_default().to_text();
+        for shard in 0..shards {
+            let params: [Param<'_>; 10] = [
+                (&pipeline, Type::TEXT),
+                (&shard, Type::INT4),
+                (&shards, Type::INT4),
+                (&progress, Type::TEXT),
+                (&base, Type::TEXT),
+                (&tick, Type::TEXT),
+                (&seq, Type::INT8),
+                (&seen, Type::TEXT),
+                (&beyond, Type::TEXT),
+                (&cluster, Type::INT8),
+            ];
+            tx.execute(&self.put, &params).await?;
         }
         Ok(())
     }
@@ -276,7 +332,7 @@ impl CheckpointQueries {
             (Progress::Cursor, position) => position.unwrap_or_else(Position::start),
             (Progress::Delete | Progress::Mark, None) => Position::start(),
             (Progress::Delete | Progress::Mark, Some(position)) => {
-                self.mark_behind(connection, &position, types).await?;
+                self.mark_behind(Through::Connection(connection), &position, types).await?;
                 connection.execute(&self.clear, &this).await?;
                 Position::start()
             }
@@ -300,24 +356,31 @@ impl CheckpointQueries {
     /// Marks what a cursor has behind it.
     async fn mark_behind(
         &self,
-        connection: &Connection,
+        mut through: Through<'_, '_>,
         position: &Position,
         types: Option<&[String]>,
     ) -> Result<(), Trouble> {
-        let Position { base, tick, seq, beyond } = position;
+        let Position { base, tick, seq, seen, beyond } = position;
         let (base, tick, beyond) = (base.to_string(), tick.to_string(), beyond.to_text());
+        let seen = seen.to_string();
         let mut after = i64::MIN;
         loop {
-            let params: [Param<'_>; 7] = [
+            let params: [Param<'_>; 8] = [
                 (&after, Type::INT8),
                 (&STRETCH, Type::INT8),
                 (&types, Type::TEXT_ARRAY),
                 (&base, Type::TEXT),
                 (&tick, Type::TEXT),
                 (seq, Type::INT8),
+                (&seen, Type::TEXT),
                 (&beyond, Type::TEXT),
             ];
-            let rows = connection.query(&self.mark_behind, &params).await?;
+            let rows = match &mut through {
+                Through::Connection(connection) => {
+                    connection.query(&self.mark_behind, &params).await
+                }
+                Through::Transaction(tx) => tx.query(&self.mark_behind, &params).await,
+            }?;
             match rows.first().map(|row| row.try_get::<_, Option<i64>>(0)).transpose()?.flatten() {
                 Some(last) => after = last,
                 None => return Ok(()),
@@ -343,10 +406,10 @@ impl CheckpointQueries {
         pipeline: &str,
         cluster: Option<i64>,
         position: &Position,
-        row: &tokio_postgres::Row,
+        row: &Row,
     ) -> Result<(), Trouble> {
-        let recorded: Option<i64> = row.try_get(5)?;
-        let now: u64 = row.try_get::<_, &str>(6)?.parse().unwrap_or(u64::MAX);
+        let recorded: Option<i64> = row.try_get(6)?;
+        let now: u64 = row.try_get::<_, &str>(7)?.parse().unwrap_or(u64::MAX);
         let is_another =
             recorded.zip(cluster).is_some_and(|(recorded, cluster)| recorded != cluster);
         if !is_another && position.tick.xmax() <= now && position.base.xmax() <= now {
@@ -378,6 +441,13 @@ impl CheckpointQueries {
     }
 }
 
+/// Who runs a statement several times.
+enum Through<'t, 'c> {
+    /// Each time in a transaction of its own, so that writers get in between.
+    Connection(&'t Connection),
+    Transaction(&'t mut Transaction<'c>),
+}
+
 /// What a start has to know.
 #[derive(Clone, Copy)]
 pub(super) struct Start<'s> {
@@ -401,7 +471,7 @@ pub(super) struct Started {
     pub(super) xid: u64,
 }
 
-fn position(row: &tokio_postgres::Row) -> Result<Option<Position>, Trouble> {
+fn position(row: &Row) -> Result<Option<Position>, Trouble> {
     let snapshot = |index: usize| -> Result<Option<Snapshot>, Trouble> {
         let text: Option<&str> = row.try_get(index)?;
         let parsed = text.map(str::parse).transpose();
@@ -413,17 +483,22 @@ fn position(row: &tokio_postgres::Row) -> Result<Option<Position>, Trouble> {
     let (Some(base), Some(tick)) = (snapshot(1)?, snapshot(2)?) else {
         return Ok(None);
     };
+    let seen = snapshot(4)?.unwrap_or_else(|| tick.clone());
     // What cannot be read is left out: its events are repeated.
-    let beyond = Ranges::from_text(row.try_get(4)?).unwrap_or_default();
-    Ok(Some(Position { base, tick, seq: row.try_get(3)?, beyond }))
+    let beyond = Ranges::from_text(row.try_get(5)?).unwrap_or_default();
+    Ok(Some(Position { base, tick, seq: row.try_get(3)?, seen, beyond }))
+}
+
+/// A number of shards as the configuration has it.
+fn in_words(shards: i32) -> String {
+    match shards {
+        0 => "ordering = \"none\"".to_owned(),
+        shards => format!("shards = {shards}"),
+    }
 }
 
 fn other_shards(pipeline: &str, before: i32, shards: i32) -> SourceError {
-    let say = |shards: i32| match shards {
-        0 => "ordering = \"none\"".to_owned(),
-        shards => format!("shards = {shards}"),
-    };
-    let (before, shards) = (say(before), say(shards));
+    let (before, shards) = (in_words(before), in_words(shards));
     let message =
         format!("relays still run pipeline {pipeline:?} with {before}, and this one has {shards}");
     SourceError::new(SourceErrorKind::Unavailable, message)

@@ -8,6 +8,8 @@
 //! - **Nothing is sent twice.** A connection that the server has closed is replaced before a
 //!   statement is sent, without a word. A statement that may have been sent is never repeated
 //!   here; whoever asked is told that the server is unavailable.
+//! - **One server.** The connections of a [group](Connection::group) lead to one server, on one
+//!   timeline. After a failover they are lost for good, and whoever used them starts anew.
 //! - **Poolers.** Statements have no name and sessions no state, so that each transaction may
 //!   run on another server connection.
 //! - **Cancelling.** A call that is given up leaves the connection usable: its answer is read and
@@ -19,6 +21,7 @@ mod tests;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::{Mutex, MutexGuard};
@@ -28,6 +31,7 @@ use tokio_postgres::{Client, Row};
 
 use self::session::{Reached, Session};
 use super::Location;
+use super::cluster::Origin;
 use super::error::Trouble;
 use crate::source::{SourceError, SourceErrorKind};
 
@@ -45,6 +49,8 @@ pub(super) struct Connection {
     application_name: String,
     deadline: Duration,
     session: Mutex<Option<Session>>,
+    /// The server to which every session has to lead, once there was one.
+    origin: Option<Arc<OnceLock<Origin>>>,
     /// It could be made once. From then on what stands in its way is taken to pass: a password
     /// that is being exchanged, a server that is not the primary yet.
     worked: AtomicBool,
@@ -58,8 +64,31 @@ impl Connection {
             application_name: application_name(purpose),
             deadline: STATEMENT_TIMEOUT,
             session: Mutex::new(None),
+            origin: None,
             worked: AtomicBool::new(false),
         }
+    }
+
+    /// Connections of which no session ever leads to another server than the first one did,
+    /// nor to the same after a failover: that is [`Lost`](SourceErrorKind::Lost).
+    pub(super) fn group<const N: usize>(location: &Location, purposes: [&str; N]) -> [Self; N] {
+        let origin = Arc::default();
+        purposes.map(|purpose| {
+            let origin = Some(Arc::clone(&origin));
+            Self { origin, ..Self::new(location.clone(), purpose) }
+        })
+    }
+
+    /// The same connection to whatever server there is now.
+    pub(super) fn to_any_server(&self) -> Self {
+        let (location, application_name) = (self.location.clone(), self.application_name.clone());
+        Self { application_name, ..Self::new(location, "") }
+    }
+
+    /// Where it leads, by its session of now.
+    pub(super) async fn origin(&self) -> Result<Origin, Trouble> {
+        let held = self.connected().await?;
+        Ok(held.session.as_ref().map(|session| session.origin.clone()).unwrap_or_default())
     }
 
     /// Where it leads.
@@ -122,7 +151,9 @@ impl Connection {
         match Reached::connect(&self.location, &self.application_name).await {
             Ok(reached) => {
                 self.worked.store(true, Ordering::Relaxed);
-                Ok(Session::new(reached))
+                let session = Session::new(reached);
+                self.refuse_other(&session.origin)?;
+                Ok(session)
             }
             Err(mut error) => {
                 let worked = self.worked.load(Ordering::Relaxed);
@@ -132,6 +163,19 @@ impl Connection {
                 Err(error)
             }
         }
+    }
+
+    fn refuse_other(&self, origin: &Origin) -> Result<(), SourceError> {
+        let Some(first) = &self.origin else { return Ok(()) };
+        if !first.get_or_init(|| origin.clone()).differs(origin) {
+            return Ok(());
+        }
+        let location = &self.location;
+        let message = format!(
+            "{location} was failed over: what was known of the old primary says nothing about the \
+             new one"
+        );
+        Err(SourceError::new(SourceErrorKind::Lost, message))
     }
 }
 

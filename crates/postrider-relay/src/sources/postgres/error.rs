@@ -47,6 +47,11 @@ impl Trouble {
         matches!(self, Self::Postgres(err) if err.code() == Some(code))
     }
 
+    /// Whether there is nothing left to go on with.
+    pub(super) fn is_lost(&self) -> bool {
+        matches!(self, Self::Refused(error) if error.kind == SourceErrorKind::Lost)
+    }
+
     /// Whether the connection on which it happened is of no use any more.
     pub(super) fn ends_connection(&self) -> bool {
         match self {
@@ -96,7 +101,12 @@ pub(super) fn not_migrated(
     outbox: &TableName,
     what: impl Into<String>,
 ) -> SourceError {
-    let mut command = format!("postrider migrate --from {location}");
+    let shown = location.to_string();
+    let mut command = match Location::parse(&shown).as_ref() == Ok(location) {
+        true => format!("postrider migrate --from {shown}"),
+        // A password or parameters are not shown: without them it would not be the same.
+        false => "postrider migrate --from \"$POSTRIDER_SOURCE__URL\"".to_owned(),
+    };
     if *outbox != TableName::default() {
         command.push_str(&format!(" --table {outbox}"));
     }
@@ -211,7 +221,7 @@ fn meaning_of_code(code: &str) -> Meaning {
         "3D000" => (Misconfigured, Some("check the name of the database in the URL")),
         "42501" => (
             Misconfigured,
-            Some("grant the relay's role what it needs on the outbox and the tables beside it"),
+            Some("connect as a role with the rights that `postrider migrate roles` grants"),
         ),
         "3F000" | "42703" | "42883" | "42P01" => (
             Misconfigured,
@@ -305,16 +315,20 @@ mod tests {
 
     #[test]
     fn tables_that_are_missing_are_made_by_a_command_without_secrets() {
-        let location = Location::parse("postgres://me:canary@host/app?sslmode=require").unwrap();
-        let hint = |table: &str| {
-            let table = TableName::new(table).unwrap();
+        let hint = |url: &str, table: &str| {
+            let (location, table) = (Location::parse(url).unwrap(), TableName::new(table).unwrap());
             not_migrated(&location, &table, "there is none").hint.unwrap()
         };
-        assert_eq!(hint("outbox"), "run `postrider migrate --from postgres://me@host/app`");
+        let open = "postgres://me@host/app";
+        assert_eq!(hint(open, "outbox"), "run `postrider migrate --from postgres://me@host/app`");
         assert_eq!(
-            hint("events"),
+            hint(open, "events"),
             "run `postrider migrate --from postgres://me@host/app --table events`"
         );
+        for secret in ["postgres://me:canary@host/app", "postgres://me@host/app?sslmode=require"] {
+            let expected = "run `postrider migrate --from \"$POSTRIDER_SOURCE__URL\"`";
+            assert_eq!(hint(secret, "outbox"), expected);
+        }
     }
 
     #[test]

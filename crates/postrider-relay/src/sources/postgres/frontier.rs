@@ -2,9 +2,10 @@
 //!
 //! Rows are read in ticks. A tick is what became visible between two snapshots, in the order of
 //! `seq`; a large one is read in pages. Rows are settled in any order. What may be written down
-//! (a [`Position`]) is where the first tick with an unsettled row begins and where the last one
-//! ends, up to which number everything between them is settled, and the numbers that are settled
-//! beyond. After a restart everything else is read again, as one tick, and nothing but that.
+//! (a [`Position`]) is the first tick with an unsettled row, up to which number it is settled,
+//! where the last tick ends, and the numbers that are settled beyond. After a restart the first
+//! tick is read again from there on, then the others as one; nothing that is settled is handed
+//! out again.
 //!
 //! Numbers beyond are kept one by one, as ranges only where they follow each other: a number
 //! between two settled ones may belong to a transaction that has not committed yet. They say
@@ -18,6 +19,9 @@ use super::snapshot::Snapshot;
 
 /// The most rows between the first unsettled one and the last one read.
 const ROWS_MAX: usize = 100_000;
+/// The most ranges of numbers that are written down, and written anew with each settlement. What
+/// is left out is repeated after a restart.
+const RANGES_MAX: usize = 5_000;
 
 /// How far a pipeline has come, as its checkpoint says it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +32,7 @@ pub(super) struct Position {
     pub(super) tick: Snapshot,
     pub(super) seq: i64,
     /// Of what it sees, these are settled besides.
+    pub(super) seen: Snapshot,
     pub(super) beyond: Ranges,
 }
 
@@ -38,7 +43,22 @@ impl Position {
             base: Snapshot::nothing(),
             tick: Snapshot::nothing(),
             seq: 0,
+            seen: Snapshot::nothing(),
             beyond: Ranges::default(),
+        }
+    }
+}
+
+impl Position {
+    /// What is settled according to both, of different keys.
+    pub(super) fn merge(self, other: Self) -> Self {
+        let base = self.base.intersection(&other.base);
+        Self {
+            tick: base.clone(),
+            base,
+            seq: i64::MIN,
+            seen: self.seen.union(&other.seen),
+            beyond: self.beyond.union(&other.beyond),
         }
     }
 }
@@ -72,7 +92,7 @@ impl Ranges {
     }
 
     /// Both together.
-    fn union(mut self, other: &Self) -> Self {
+    pub(super) fn union(mut self, other: &Self) -> Self {
         self.0.extend(&other.0);
         self.0.sort_unstable();
         let mut ranges: Vec<(i64, i64)> = Vec::new();
@@ -152,28 +172,29 @@ pub(super) struct Frontier {
     first: u64,
     /// Everything that it sees was read.
     seen: Snapshot,
-    /// Numbers that were settled before the start and have not been met again.
+    /// Where the last tick ended before the start, as long as that was not reached again.
+    seen_before: Option<Snapshot>,
+    /// Numbers that were settled before the start, up to there.
     before: Ranges,
-    /// Of `ticks`, those that were opened before the start.
-    opened_before: u64,
     rows: usize,
 }
 
 impl Frontier {
     /// Goes on from a position.
     pub(super) fn new(position: Position) -> Self {
-        let Position { base, tick, seq, beyond } = position;
+        let Position { base, tick, seq, seen, beyond } = position;
         let mut frontier = Self {
             ticks: VecDeque::new(),
             first: 0,
             seen: base.clone(),
+            seen_before: Some(seen),
             before: beyond,
-            opened_before: 0,
             rows: 0,
         };
-        if base != tick {
+        if base == tick {
+            frontier.go_on();
+        } else {
             frontier.open(tick, seq);
-            frontier.opened_before = 1;
         }
         frontier
     }
@@ -216,16 +237,23 @@ impl Frontier {
 
     /// The tick that is being read has no more rows.
     pub(super) fn end_tick(&mut self) {
-        if let Some(tick) = self.ticks.back_mut() {
-            tick.is_read = true;
-        }
-        if self.first + self.ticks.len() as u64 >= self.opened_before {
-            // Whatever was settled before the start was visible by now.
-            self.before = Ranges::default();
-        }
+        let Some(tick) = self.ticks.back_mut() else { return };
+        tick.is_read = true;
         // Rows stay until their settlement is written; without any there is nothing to keep.
-        if self.ticks.back().is_some_and(|tick| tick.rows.is_empty()) {
+        if tick.rows.is_empty() {
             self.ticks.pop_back();
+        }
+        self.go_on();
+    }
+
+    /// Goes on to where the last tick ended before the start.
+    fn go_on(&mut self) {
+        match self.seen_before.take() {
+            Some(seen) if seen != self.seen => {
+                self.open(seen.clone(), i64::MIN);
+                self.seen_before = Some(seen);
+            }
+            _ => self.before = Ranges::default(),
         }
     }
 
@@ -250,27 +278,24 @@ impl Frontier {
         }
     }
 
-    /// Up to which number every tick is settled without a gap.
-    fn settled_to(&self) -> i64 {
-        let open = self.ticks.iter().filter(|tick| !tick.is_done());
-        open.map(Tick::settled_to).min().unwrap_or(i64::MAX)
-    }
-
     /// What may be written down.
     pub(super) fn position(&self) -> Position {
-        let tick = self.seen.clone();
-        let mut open = self.ticks.iter().skip_while(|tick| tick.is_done()).peekable();
-        let Some(first) = open.peek() else {
-            return Position { base: tick.clone(), tick, seq: 0, beyond: self.before.clone() };
+        let mut open = self.ticks.iter().skip_while(|tick| tick.is_done());
+        let Some(first) = open.next() else {
+            let [base, tick, seen] = [(); 3].map(|()| self.seen.clone());
+            return Position { base, tick, seq: 0, seen, beyond: Ranges::default() };
         };
-        let (base, seq) = (first.from.clone(), self.settled_to());
-        let rows = open.flat_map(|tick| &tick.rows);
-        let settled = rows.filter(|(row, settled)| *settled && *row > seq).map(|(row, _)| *row);
+        let seq = first.settled_to();
+        let behind = first.rows.iter().filter(|(row, _)| *row > seq);
+        let rows = behind.chain(open.flat_map(|tick| &tick.rows));
+        let settled = rows.filter(|(_, settled)| *settled).map(|(row, _)| *row);
         let mut beyond = Ranges::of(settled.collect());
         if !self.before.is_empty() {
             beyond = beyond.union(&self.before);
         }
-        Position { base, tick, seq, beyond }
+        beyond.0.truncate(RANGES_MAX);
+        let seen = self.seen_before.as_ref().unwrap_or(&self.seen).clone();
+        Position { base: first.from.clone(), tick: first.to.clone(), seq, seen, beyond }
     }
 
     /// Forgets what is behind the position, once that is written.
@@ -279,10 +304,8 @@ impl Frontier {
             self.rows -= tick.rows.len();
             self.first += 1;
         }
-        let settled_to = self.settled_to();
         if let Some(tick) = self.ticks.front_mut() {
-            while tick.rows.pop_front_if(|(row, settled)| *settled && *row <= settled_to).is_some()
-            {
+            while tick.rows.pop_front_if(|(_, settled)| *settled).is_some() {
                 self.rows -= 1;
             }
         }
@@ -313,8 +336,8 @@ mod tests {
         frontier.set_settled(two[1].unwrap(), 9, true);
         frontier.set_settled(two[2].unwrap(), 10, true);
         let position = frontier.position();
-        assert_eq!((position.base, position.tick), (Snapshot::nothing(), snapshot(20)));
-        assert_eq!((position.seq, position.beyond.to_text().as_str()), (3, "{[9,11)}"));
+        assert_eq!((position.base, position.tick), (Snapshot::nothing(), snapshot(10)));
+        assert_eq!((position.seq, position.beyond.to_text().as_str()), (4, "{[9,11)}"));
         frontier.trim();
         frontier.set_settled(one[1].unwrap(), 5, true);
         frontier.set_settled(one[2].unwrap(), 8, true);
@@ -364,12 +387,14 @@ mod tests {
         let position = frontier.position();
         let mut again = Frontier::new(position.clone());
         assert_eq!(again.position(), position, "nothing was read yet");
-        assert_eq!(again.reading(), Some((&Snapshot::nothing(), &snapshot(20), 1)));
+        assert_eq!(again.reading(), Some((&Snapshot::nothing(), &snapshot(10), 1)));
         assert!(again.row(2).is_some());
         assert!(again.row(3).is_none(), "it was settled");
         assert!(again.row(4).is_some());
+        again.end_tick();
         assert_eq!(again.position().beyond.to_text(), "{[3,4),[7,8)}");
-        assert!(again.row(7).is_none());
+        assert_eq!(again.reading(), Some((&snapshot(10), &snapshot(20), i64::MIN)));
+        assert!(again.row(7).is_none(), "it was settled");
         assert!(again.row(8).is_some());
         again.end_tick();
         assert_eq!(again.position().beyond.to_text(), "{[3,4),[7,8)}");
@@ -377,22 +402,40 @@ mod tests {
         assert!(numbered_anew.iter().all(Option::is_some), "these are others");
     }
 
-    /// A row of a later tick can have a smaller number. What is settled beyond it is not forgotten.
     #[test]
-    fn a_late_commit_with_a_small_number_makes_a_gap() {
+    fn a_restart_between_ticks_knows_what_was_settled_beyond() {
+        let (base, tick_end, seen) = (snapshot(10), snapshot(10), snapshot(20));
+        let beyond = Ranges::of(vec![7]);
+        let position = Position { base, tick: tick_end, seq: i64::MIN, seen, beyond };
+        let mut again = Frontier::new(position);
+        assert!(again.row(7).is_none(), "it was settled");
+        again.end_tick();
+        assert!(tick(&mut again, 30, &[7])[0].is_some(), "this is another");
+    }
+
+    /// A row of a later tick can have a smaller number. It takes nothing back.
+    #[test]
+    fn a_late_commit_with_a_small_number_takes_nothing_back() {
         let mut frontier = Frontier::new(Position::start());
         let one = tick(&mut frontier, 10, &[5, 6, 7]);
-        let two = tick(&mut frontier, 20, &[2]);
         frontier.set_settled(one[0].unwrap(), 5, true);
         frontier.set_settled(one[1].unwrap(), 6, true);
         frontier.trim();
+        let two = tick(&mut frontier, 20, &[2]);
+        let three = tick(&mut frontier, 30, &[8]);
+        frontier.set_settled(three[0].unwrap(), 8, true);
         let position = frontier.position();
-        assert_eq!((position.base, position.tick), (Snapshot::nothing(), snapshot(20)));
-        assert_eq!((position.seq, position.beyond.to_text().as_str()), (1, "{[5,7)}"));
+        assert_eq!((position.base, position.tick), (Snapshot::nothing(), snapshot(10)));
+        assert_eq!((position.seq, position.beyond.to_text().as_str()), (6, "{[8,9)}"));
+        frontier.set_settled(one[2].unwrap(), 7, true);
+        frontier.trim();
+        let position = frontier.position();
+        assert_eq!((position.base, position.tick), (snapshot(10), snapshot(20)));
+        assert_eq!((position.seq, position.beyond.to_text().as_str()), (1, "{[8,9)}"));
         frontier.set_settled(two[0].unwrap(), 2, true);
         frontier.trim();
         let position = frontier.position();
-        assert_eq!((position.seq, position.beyond.to_text().as_str()), (6, "{}"));
+        assert_eq!((position.base, position.tick), (snapshot(30), snapshot(30)));
     }
 
     #[test]

@@ -2,9 +2,10 @@
 //!
 //! A lease is a row in `<table>_leases`. Whoever takes it counts its epoch up, and every
 //! settlement checks the epoch in its own transaction, so a relay that lost its lease changes
-//! nothing any more. Leases run by the database's clock; locally the owner stops sending some
-//! time before its lease can pass on, by a clock that never jumps, counted from before the
-//! renewal was asked for.
+//! nothing any more. A failover may take epochs back and give them again, so the timeline is
+//! checked as well (`cluster`). Leases run by the database's clock; locally the owner stops
+//! sending some time before its lease can pass on, by a clock that never jumps, counted from
+//! before the renewal was asked for.
 //!
 //! **Fair sharing.** A relay that stands by for a shard asks for it if the owner has at least
 //! two more than it has itself. The owner finds that out when it renews, finishes what is under
@@ -18,8 +19,9 @@ use std::time::Duration;
 
 use postrider::schema::TableName;
 use tokio::time::Instant;
-use tokio_postgres::types::Type;
+use tokio_postgres::types::{ToSql, Type};
 
+use super::cluster::Origin;
 use super::connection::{Connection, Transaction};
 use super::error::Trouble;
 use crate::source::{Lease, SourceError, SourceErrorKind};
@@ -38,6 +40,9 @@ pub(super) struct LeaseQueries {
     take: String,
     /// `$1` pipeline, `$2` shard: who has it.
     owner: String,
+    /// `$1` pipeline, `$2` shard: locks it, if it can be taken. Settlements lock it, too, but only
+    /// against this: its owner can renew it meanwhile.
+    lock_free: String,
     /// `$1` pipeline, `$2` shard, `$3` relay: asks for it, if the owner has too many.
     ask: String,
     /// `$1` pipeline: the first shard number that is free.
@@ -46,12 +51,12 @@ pub(super) struct LeaseQueries {
     forget_claims: String,
     /// `$1` pipeline, `$2` shard, `$3` epoch, `$4` milliseconds: answers whether it is wanted.
     renew: String,
-    /// `$1` pipeline, `$2` shard, `$3` epoch: gives it back.
+    /// `$1` pipeline, `$2` shard, `$3` epoch, `$4` relay: gives it back.
     release: String,
 }
 
 impl LeaseQueries {
-    pub(super) fn new(outbox: &TableName) -> Self {
+    pub(super) fn new(outbox: &TableName, origin: &Origin) -> Self {
         let leases = outbox.leases().quoted();
         let claims = outbox.claims().quoted();
         let until = "clock_timestamp() + $4 * interval '1 millisecond'";
@@ -65,6 +70,10 @@ impl LeaseQueries {
             ),
             create: format!(
                 "INSERT INTO {leases} (pipeline, shard) VALUES ($1, $2) ON CONFLICT DO NOTHING"
+            ),
+            lock_free: format!(
+                "SELECT FROM {leases} WHERE {this} AND expires_at <= clock_timestamp()
+                 FOR UPDATE SKIP LOCKED"
             ),
             take: format!(
                 "UPDATE {leases} SET epoch = epoch + 1, owner = $3, expires_at = {until},
@@ -95,11 +104,13 @@ impl LeaseQueries {
             forget_claims: format!("DELETE FROM {claims} WHERE pipeline = $1 AND shard = $2"),
             renew: format!(
                 "UPDATE {leases} SET expires_at = {until} WHERE {this} AND epoch = $3
-                 RETURNING coalesce({wanted}, false)"
+                 AND owner IS NOT NULL AND {}
+                 RETURNING coalesce({wanted}, false)",
+                origin.holds()
             ),
             release: format!(
                 "UPDATE {leases} SET owner = NULL, expires_at = '-infinity'
-                 WHERE {this} AND epoch = $3"
+                 WHERE {this} AND epoch = $3 AND owner = $4"
             ),
         }
     }
@@ -159,21 +170,19 @@ pub(super) async fn take(
         Some(shard) => shard,
         None => tx.query(&sql.free, &[(pipeline, Type::TEXT)]).await?[0].try_get(0)?,
     };
-    let this: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 2] =
-        [(pipeline, Type::TEXT), (&shard, Type::INT4)];
+    let this: [(&(dyn ToSql + Sync), Type); 2] = [(pipeline, Type::TEXT), (&shard, Type::INT4)];
     tx.execute(&sql.create, &this).await?;
     let asked = Instant::now();
-    let taken = tx
-        .query(
-            &sql.take,
-            &[
-                (pipeline, Type::TEXT),
-                (&shard, Type::INT4),
-                (relay, Type::TEXT),
-                (&millis(*duration), Type::INT8),
-            ],
-        )
-        .await?;
+    let mut taken = tx.query(&sql.lock_free, &this).await?;
+    if !taken.is_empty() {
+        let params: [(&(dyn ToSql + Sync), Type); 4] = [
+            (pipeline, Type::TEXT),
+            (&shard, Type::INT4),
+            (relay, Type::TEXT),
+            (&millis(*duration), Type::INT8),
+        ];
+        taken = tx.query(&sql.take, &params).await?;
+    }
     let Some(taken) = taken.first() else {
         let asking =
             [(pipeline as _, Type::TEXT), (&shard as _, Type::INT4), (relay as _, Type::TEXT)];
@@ -216,15 +225,18 @@ impl Held {
         if self.state().lost { Err(self.lost()) } else { Ok(()) }
     }
 
-    /// Another relay has it: remembers that, and says so.
+    /// Another relay has it, or the database is not the one where it was taken: remembers that,
+    /// and says so.
     pub(super) fn lost(&self) -> SourceError {
         self.state().lost = true;
         let Claimant { pipeline, .. } = &self.claimant;
-        let message = format!("another relay has taken over pipeline {pipeline:?}");
+        let message = format!(
+            "another relay has taken over pipeline {pipeline:?}, or the database was failed over"
+        );
         SourceError::new(SourceErrorKind::Lost, message)
     }
 
-    /// Renews it; false if another relay has it.
+    /// Renews it; false if it is lost.
     pub(super) async fn renew(&self, connection: &Connection) -> Result<bool, Trouble> {
         let Claimant { pipeline, duration, .. } = &self.claimant;
         let asked = Instant::now();
@@ -246,13 +258,14 @@ impl Held {
         Ok(true)
     }
 
-    /// Gives it back, with all claims made under it.
+    /// Gives it back, with all claims made under it. By the name of the relay, because after a
+    /// failover that took this epoch back it may be another relay's.
     pub(super) async fn release(&self, connection: &Connection) -> Result<(), Trouble> {
-        let pipeline = &self.claimant.pipeline;
+        let Claimant { pipeline, relay, .. } = &self.claimant;
         let this = [(pipeline as _, Type::TEXT), (&self.shard as _, Type::INT4)];
-        let epoch = (&self.epoch as _, Type::INT8);
         let [one, two] = this.clone();
-        let released = connection.execute(&self.sql.release, &[one, two, epoch]).await?;
+        let own = [one, two, (&self.epoch as _, Type::INT8), (relay as _, Type::TEXT)];
+        let released = connection.execute(&self.sql.release, &own).await?;
         if released > 0 {
             connection.execute(&self.sql.forget_claims, &this).await?;
         }

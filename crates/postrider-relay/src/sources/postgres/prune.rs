@@ -16,7 +16,6 @@ use tokio_postgres::types::{ToSql, Type};
 
 use super::Location;
 use super::admin::check_tables;
-use super::cluster;
 use super::connection::{Connection, Transaction};
 use super::error::Trouble;
 use super::partitions::{self, Stretch};
@@ -116,7 +115,7 @@ impl PostgresPruner {
 
     /// What the pipelines need; `None` if there is no pipeline.
     async fn check_pipelines(&self) -> Result<Option<Needs>, Trouble> {
-        let cluster = cluster::identifier(&self.connection).await?;
+        let cluster = self.connection.origin().await?.cluster;
         let rows = self.connection.query(&self.sql.checkpoints, &[(&cluster, Type::INT8)]).await?;
         let Some(row) = rows.first() else { return Ok(None) };
         if let Some(pipeline) = row.try_get::<_, Option<&str>>(3)? {

@@ -7,6 +7,8 @@
 //!   does not fetch what is stored out of line. One that is too long comes as NULL, and the
 //!   lengths come beside it.
 //! - The clock is the database's own.
+//! - What reads or settles for a pipeline does nothing on another timeline than the one where the
+//!   lease was taken ([`cluster`](super::cluster)).
 //! - Each statement stands alone, so that it works behind a pooler that gives every transaction
 //!   another connection.
 
@@ -16,6 +18,7 @@ mod prune;
 use postrider::event::PAYLOAD_BYTES_MAX;
 use postrider::schema::TableName;
 
+use super::cluster::Origin;
 use super::row::LIMITS;
 use super::table::Table;
 use crate::sources::Shard;
@@ -39,9 +42,11 @@ pub(super) const IS_UTF8: &str = "SELECT getdatabaseencoding() = 'UTF8'";
 pub(super) const IN_ORDER: &str = "SET LOCAL enable_sort = off; SET LOCAL enable_seqscan = off; \
      SET LOCAL enable_bitmapscan = off; SET LOCAL jit = off";
 
-/// A row with more than this is not small.
-const SMALL_ROW_BYTES: usize = 8 * 1024 + ROW_BYTES;
-/// What a row takes besides its payload, about, in bytes.
+/// Before a statement that finds a few rows by their transaction: without good statistics the
+/// planner may think that they are many.
+pub(super) const FEW_ROWS: &str = "SET LOCAL enable_seqscan = off; SET LOCAL jit = off";
+
+/// What a row takes besides its payload and headers, about, in bytes.
 const ROW_BYTES: usize = 256;
 
 /// Columns of a bounded statement behind those of the event.
@@ -65,12 +70,16 @@ pub(super) mod column {
 #[derive(Debug)]
 pub(super) struct Reads {
     /// `$1` limit, `$2` bytes, `$3` types, `$4` xmax, `$5` under way: what has become visible
-    /// since a snapshot, after a row that says which snapshot is the next.
+    /// since a snapshot, after a row that says which snapshot is the next. It says none on another
+    /// timeline.
     pub(super) tick: String,
     /// The same, if all rows are small.
     pub(super) small_tick: String,
+    /// `$1` pipeline, `$2` xmax, `$3` under way: whether something has become visible since a
+    /// snapshot, or may have come due. It costs next to nothing.
+    pub(super) anything: String,
     /// `$1` a transaction: the snapshot of now, and the last transaction from there on of which it
-    /// sees a row.
+    /// sees a row. On another timeline there is none.
     pub(super) now: String,
     /// `$1` limit, `$2` bytes, `$3` types, `$4` after, `$5` from, `$6` to: a page of a tick.
     pub(super) page: String,
@@ -88,7 +97,7 @@ pub(super) struct Reads {
     pub(super) due: String,
     /// `$1` limit, `$2` bytes, `$3` pipeline, `$4` shard, `$5` epoch: claims what is due.
     pub(super) claim_due: String,
-    /// `$1` types, `$2` base, `$3` tick, `$4` position, `$5` beyond: whether a row could be
+    /// `$1` types, `$2` base, `$3` tick, `$4` position, `$5` seen, `$6` beyond: whether a row could be
     /// delivered.
     pub(super) pending: String,
     /// `$1` pipeline: whether something set aside could be delivered by itself.
@@ -107,7 +116,7 @@ pub(super) struct Writes {
     pub(super) mark: String,
     /// The same parameters: removes rows.
     pub(super) delete: String,
-    /// `$1` pipeline, `$2` shard, `$3` epoch, then base, tick, position, beyond: moves a cursor.
+    /// `$1` pipeline, `$2` shard, `$3` epoch, then base, tick, position, seen, beyond: moves a cursor.
     pub(super) advance: String,
     /// `$1` pipeline, `$2` shard, `$3` epoch: locks the lease against a takeover.
     pub(super) hold_lease: String,
@@ -128,7 +137,8 @@ pub(super) struct Writes {
 }
 
 impl Reads {
-    pub(super) fn new(table: &Table, outbox: &TableName, shard: Shard) -> Self {
+    pub(super) fn new(table: &Table, outbox: &TableName, shard: Shard, origin: &Origin) -> Self {
+        let holds = origin.holds();
         let (name, seq) = (table.quoted(), table.select("o", "seq"));
         let failures = outbox.failures().quoted();
         let claims = outbox.claims().quoted();
@@ -145,17 +155,20 @@ impl Reads {
             let of_shard = of_shard(shard, &aggregate_type, &table.text("o", "aggregate_id"));
             format!(
                 "{unpublished} AND ({types}::text[] IS NULL OR {aggregate_type} = ANY({types}))\
-                 {of_shard}"
+                 {of_shard} AND {holds}"
             )
         };
         let aside_of_shard = of_shard(shard, "f.aggregate_type", "f.aggregate_id");
-        let inner = |rest: &str| {
+        let ordered = |rest: &str, order: &str| {
             format!(
                 "SELECT {}, {seq}::bigint AS place FROM {name} AS o WHERE {rest}
-                 ORDER BY {seq} LIMIT $1",
+                 ORDER BY {order} LIMIT $1",
                 event.columns
             )
         };
+        let inner = |rest: &str| ordered(rest, &seq);
+        // In the same order, but not by the index: it leads through all rows that there are.
+        let sorted = |rest: &str| ordered(rest, &format!("{seq}::bigint + 0"));
         // A scalar subquery is computed once and not for each row.
         let snapshot = |parameter: &str| format!("(SELECT {parameter}::text::pg_snapshot)");
         let has_come = |column: &str| format!("coalesce({column} <= clock_timestamp(), true)");
@@ -195,6 +208,7 @@ impl Reads {
                  ORDER BY {xid} DESC LIMIT 1)"
             )
         };
+        let now = format!("CASE WHEN {holds} THEN pg_current_snapshot()::text END");
         let since = format!("({xid} >= $4 OR {xid} = ANY($5)) AND {}", fresh("$3"));
         let between = format!(
             "{seq} > $4 AND {} AND pg_visible_in_snapshot({xid}, {})
@@ -204,9 +218,17 @@ impl Reads {
             snapshot("$5")
         );
         Self {
-            now: format!("SELECT pg_current_snapshot()::text, {}", last_xid("$1")),
-            tick: with_snapshot(&bounded(&inner(&since), ""), &last_xid("$4")),
-            small_tick: with_snapshot(&small(&inner(&since)), &last_xid("$4")),
+            anything: format!(
+                "SELECT NOT ({holds}) OR coalesce((SELECT true FROM {name} AS o WHERE {xid} >= $2
+                   ORDER BY {xid} LIMIT 1), false)
+                 OR EXISTS (SELECT FROM {name} AS o WHERE {xid} = ANY($3))
+                 OR coalesce((SELECT f.due_at <= clock_timestamp() FROM {failures} AS f
+                   WHERE f.pipeline = $1 AND f.due_at IS NOT NULL
+                   ORDER BY f.due_at, f.seq LIMIT 1), false)"
+            ),
+            now: format!("SELECT {now}, {}", last_xid("$1")),
+            tick: with_snapshot(&now, &last_xid("$4"), &bounded(&sorted(&since), "")),
+            small_tick: with_snapshot(&now, &last_xid("$4"), &small(&sorted(&since))),
             page: bounded(&inner(&between), ""),
             small_page: small(&inner(&between)),
             scan: bounded(&inner(&format!("{} AND NOT {seq} = ANY($4)", fresh("$3"))), ""),
@@ -217,7 +239,7 @@ impl Reads {
                         "SELECT {seq}::bigint AS seq, {seq}::bigint AS place, {} AS size
                          FROM {name} AS o WHERE {} AND {}
                          ORDER BY {seq} LIMIT $1 FOR UPDATE OF o SKIP LOCKED",
-                        size(&table.length("o", "payload")),
+                        size(&table.length("o", "payload"), &table.length("o", "headers")),
                         fresh("$3"),
                         unclaimed("$4", &seq)
                     ),
@@ -234,7 +256,7 @@ impl Reads {
                     ""
                 )
             ),
-            rows: bounded(&inner(&format!("{unpublished} AND {seq} = ANY($3)")), ""),
+            rows: bounded(&inner(&format!("{unpublished} AND {seq} = ANY($3) AND {holds}")), ""),
             due: bounded(
                 &format!(
                     "SELECT {}, row_number() OVER (ORDER BY h.due_at, h.seq, f.seq) AS place,
@@ -242,7 +264,7 @@ impl Reads {
                      FROM (
                        SELECT f.* FROM {failures} AS f WHERE f.pipeline = $3
                        AND f.due_at <= clock_timestamp() AND NOT f.seq = ANY($4)
-                       {aside_of_shard} AND {} ORDER BY f.due_at, f.seq LIMIT $1
+                       {aside_of_shard} AND {} AND {holds} ORDER BY f.due_at, f.seq LIMIT $1
                      ) AS h JOIN LATERAL (
                        SELECT b.* FROM {failures} AS b
                        WHERE b.pipeline = $3 AND (b.seq = h.seq OR h.blocks AND b.blocks
@@ -268,8 +290,8 @@ impl Reads {
                     &format!(
                         "SELECT f.seq, f.due_at AS place, {} AS size FROM {failures} AS f
                          WHERE f.pipeline = $3 AND f.due_at <= clock_timestamp() AND {} AND {}
-                         ORDER BY f.due_at, f.seq LIMIT $1 FOR UPDATE OF f SKIP LOCKED",
-                        size("octet_length(f.payload)"),
+                         AND {holds} ORDER BY f.due_at, f.seq LIMIT $1 FOR UPDATE OF f SKIP LOCKED",
+                        size("octet_length(f.payload)", "octet_length(f.headers)"),
                         unclaimed("$3", "f.seq"),
                         nothing_before(&failures)
                     ),
@@ -288,7 +310,7 @@ impl Reads {
                 )
             ),
             pending: format!(
-                "SELECT EXISTS (SELECT FROM {name} AS o WHERE {} AND {}{})",
+                "SELECT NOT ({holds}) OR EXISTS (SELECT FROM {name} AS o WHERE {} AND {}{})",
                 fresh("$1"),
                 match table.has("deliver_after") {
                     true => has_come(&table.time("o", "deliver_after")),
@@ -296,11 +318,15 @@ impl Reads {
                 },
                 match table.has("xid") {
                     true => format!(
-                        " AND NOT pg_visible_in_snapshot({xid}, {})
+                        " AND ({xid} >= (SELECT pg_snapshot_xmax($2::text::pg_snapshot))
+                           OR {xid} = ANY(ARRAY(SELECT pg_snapshot_xip($2::text::pg_snapshot))))
+                         AND NOT pg_visible_in_snapshot({xid}, {})
                          AND NOT (pg_visible_in_snapshot({xid}, {}) AND {seq} <= $4)
-                         AND NOT {seq}::bigint <@ $5::text::int8multirange",
+                         AND NOT (pg_visible_in_snapshot({xid}, {})
+                           AND {seq}::bigint <@ $6::text::int8multirange)",
                         snapshot("$2"),
-                        snapshot("$3")
+                        snapshot("$3"),
+                        snapshot("$5")
                     ),
                     false => String::new(),
                 }
@@ -324,7 +350,7 @@ impl Reads {
 }
 
 impl Writes {
-    pub(super) fn new(table: &Table, outbox: &TableName) -> Self {
+    pub(super) fn new(table: &Table, outbox: &TableName, origin: &Origin) -> Self {
         let (name, seq) = (table.quoted(), table.select("o", "seq"));
         let failures = outbox.failures().quoted();
         let checkpoints = outbox.checkpoints().quoted();
@@ -332,14 +358,15 @@ impl Writes {
         let leases = outbox.leases().quoted();
         let (published, unpublished) = match table.has("published_at") {
             true => {
-                let column = table.name("published_at");
-                (format!("SET {column} = clock_timestamp()"), format!(" AND o.{column} IS NULL"))
+                let (column, now) = (table.name("published_at"), table.now("published_at"));
+                (format!("SET {column} = {now}"), format!(" AND o.{column} IS NULL"))
             }
             false => (String::new(), String::new()),
         };
         let lease = format!(
             "lease AS MATERIALIZED (SELECT 1 FROM {leases}
-             WHERE pipeline = $1 AND shard = $2 AND epoch = $3 FOR SHARE)"
+             WHERE pipeline = $1 AND shard = $2 AND epoch = $3 AND {} FOR KEY SHARE)",
+            origin.holds()
         );
         let held = "EXISTS (SELECT FROM lease)";
         let noted = format!(
@@ -372,7 +399,8 @@ impl Writes {
             advance: format!(
                 "WITH {lease}, advanced AS (
                    UPDATE {checkpoints} SET base = $4::text::pg_snapshot,
-                   tick = $5::text::pg_snapshot, position = $6, beyond = $7::text::int8multirange,
+                   tick = $5::text::pg_snapshot, position = $6, seen = $7::text::pg_snapshot,
+                   beyond = $8::text::int8multirange,
                    settled_at = clock_timestamp(), updated_at = clock_timestamp()
                    WHERE pipeline = $1 AND shard = $2 AND {held} RETURNING 1)
                  SELECT EXISTS (SELECT FROM lease), EXISTS (SELECT FROM advanced)"
@@ -505,7 +533,7 @@ impl Selected {
             fits.push(format!("coalesce({length}, 0) <= {bytes_max}"));
             lengths.push(format!("CASE WHEN {length} > {bytes_max} THEN {length} END"));
         }
-        let (_, payload) = limited("payload");
+        let ((_, payload), (_, headers)) = (limited("payload"), limited("headers"));
         let deliver_after = plain("deliver_after");
         let columns = [
             format!("{}::bigint AS c0", plain("seq")),
@@ -525,7 +553,7 @@ impl Selected {
                 fits.join(" AND "),
                 lengths.join(", ")
             ),
-            format!("{} AS size", size(&payload)),
+            format!("{} AS size", size(&payload, &headers)),
             format!(
                 "CASE WHEN isfinite({deliver_after}) AND {deliver_after} > clock_timestamp() THEN
                  (extract(epoch FROM {deliver_after} - clock_timestamp()) * 1000000)::bigint
@@ -536,9 +564,12 @@ impl Selected {
     }
 }
 
-/// About how many bytes a row takes: no more of its payload is loaded than an event may have.
-fn size(payload_bytes: &str) -> String {
-    format!("least(coalesce({payload_bytes}, 0), {PAYLOAD_BYTES_MAX}) + {ROW_BYTES}")
+/// About how many bytes a row takes: no more of it is loaded than an event may have.
+fn size(payload_bytes: &str, headers_bytes: &str) -> String {
+    format!(
+        "least(coalesce({payload_bytes}, 0), {PAYLOAD_BYTES_MAX})
+         + least(coalesce({headers_bytes}, 0), {HEADERS_BYTES_MAX}) + {ROW_BYTES}"
+    )
 }
 
 fn event_names(alias: &str) -> String {
@@ -560,14 +591,17 @@ fn bounded(inner: &str, more: &str) -> String {
     )
 }
 
-/// All rows of a statement. What is not small comes without its payload and with a one where
-/// [`bounded`] has how many there were: then nothing is to be made of the answer. Adding up
-/// sizes takes several times as long as reading small rows.
+/// All rows of a statement. A row that takes more than its share of `$2` comes without what makes
+/// it large and with a one where [`bounded`] has how many there were: then nothing is to be made
+/// of the answer. Adding up sizes takes several times as long as reading small rows.
 fn small(inner: &str) -> String {
+    let is_small = "b.size <= $2 / greatest($1, 1)";
     let mut names: Vec<String> = (0..13).map(|index| format!("b.c{index}")).collect();
-    names[6] = format!("CASE WHEN b.size <= {SMALL_ROW_BYTES} THEN b.c6 END AS c6");
+    for index in [6, 8] {
+        names[index] = format!("CASE WHEN {is_small} THEN b.c{index} END AS c{index}");
+    }
     format!(
-        "SELECT {}, CASE WHEN b.size <= {SMALL_ROW_BYTES} THEN 0 ELSE 1 END::bigint AS total,
+        "SELECT {}, CASE WHEN {is_small} THEN 0 ELSE 1 END::bigint AS total,
          b.delay FROM ({inner}) AS b ORDER BY b.place",
         names.join(", ")
     )
@@ -575,10 +609,10 @@ fn small(inner: &str) -> String {
 
 /// The rows of a statement after one that has nothing but the snapshot of all of them, and the
 /// last transaction of which it sees a row.
-fn with_snapshot(rows: &str, last_xid: &str) -> String {
+fn with_snapshot(now: &str, last_xid: &str, rows: &str) -> String {
     let nothing = vec!["NULL"; 15].join(", ");
     format!(
-        "SELECT {nothing}, pg_current_snapshot()::text, {last_xid}
+        "SELECT {nothing}, {now}, {last_xid}
          UNION ALL SELECT {}, NULL, NULL FROM ({rows}) AS e",
         event_names("e")
     )

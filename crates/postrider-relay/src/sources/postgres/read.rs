@@ -11,8 +11,9 @@ use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 
 use super::error::Trouble;
 use super::frontier::TickNumber;
-use super::queries::{IN_ORDER, column};
+use super::queries::{FEW_ROWS, IN_ORDER, column};
 use super::row::{Decoded, column as event_column};
+use super::settle::answer;
 use super::snapshot::{NotASnapshot, Snapshot};
 use super::window::{Origin, Window};
 use super::{Looked, Shared, Way, lock, take};
@@ -100,6 +101,48 @@ impl Shared {
 
     /// Looks for rows and keeps what is found.
     pub(super) async fn look(&self, limit: BatchLimit) -> Result<Looked, Trouble> {
+        let looked = match self.is_worth_it().await? {
+            true => self.look_closely(limit).await?,
+            false => Looked::Nothing,
+        };
+        lock(&self.found).was_nothing = looked == Looked::Nothing;
+        Ok(looked)
+    }
+
+    /// Whether a look can find anything. After one that found nothing that is asked first: there
+    /// is mostly nothing again, and asking costs much less.
+    async fn is_worth_it(&self) -> Result<bool, Trouble> {
+        let seen = {
+            let window = self.window();
+            let (seen, found) = (window.frontier.seen(), lock(&self.found));
+            let is_asked = self.way == Way::Ticks
+                && found.was_nothing
+                && found.started_over.elapsed() < self.start_over_every()
+                && window.released.is_empty()
+                && window.frontier.reading().is_none()
+                && !seen.is_nothing();
+            if !is_asked {
+                return Ok(true);
+            }
+            seen.clone()
+        };
+        let under_way: Vec<Xid> = seen.under_way().iter().map(|xid| Xid(*xid)).collect();
+        let params: [Param<'_>; 3] = [
+            (&self.pipeline, Type::TEXT),
+            (&Xid(seen.xmax()), Type::XID8),
+            (&under_way, Type::XID8_ARRAY),
+        ];
+        answer(&self.reader.query(&self.reads.anything, &params).await?)
+    }
+
+    fn start_over_every(&self) -> Duration {
+        match self.types {
+            None => START_OVER_EVERY,
+            Some(_) => START_OVER_FILTERED_EVERY,
+        }
+    }
+
+    async fn look_closely(&self, limit: BatchLimit) -> Result<Looked, Trouble> {
         let mut ask = Ask::new(limit.events.max(1), limit.bytes);
         let is_due = lock(&self.found).due.is_now();
         if is_due {
@@ -125,17 +168,13 @@ impl Shared {
             Way::Scan => self.scan(ask).await?,
             Way::Claims => self.claim(ask).await?,
         };
-        let start_over_every = match self.types {
-            None => START_OVER_EVERY,
-            Some(_) => START_OVER_FILTERED_EVERY,
-        };
         let starts_over = {
             let mut found = lock(&self.found);
             found.kept.extend(records);
             if !found.kept.is_empty() {
                 return Ok(Looked::Found);
             }
-            let is_time = found.started_over.elapsed() >= start_over_every;
+            let is_time = found.started_over.elapsed() >= self.start_over_every();
             if is_time {
                 found.started_over = Instant::now();
             }
@@ -264,10 +303,9 @@ impl Shared {
             // It may be large, so it is read in pages from the start.
             let since = Xid(self.lasting.load(Ordering::Relaxed));
             let rows = self.reader.query(&self.reads.now, &[(&since, Type::XID8)]).await?;
-            let row = rows.first();
-            let now = snapshot(row.map(|row| row.try_get(0)).transpose()?)?;
-            let last = row.map(|row| row.try_get(1)).transpose()?.flatten();
-            let now = self.lasting(now, last);
+            let row = rows.first().expect("a select without a table answers one row");
+            let now = self.snapshot(row.try_get(0)?)?;
+            let now = self.lasting(now, row.try_get(1)?);
             let (from, to) = (seen.to_string(), now.to_string());
             self.window().frontier.open(now, i64::MIN);
             return self.read_page(ask, &from, &to, i64::MIN).await;
@@ -310,14 +348,15 @@ impl Shared {
             (&under_way, Type::XID8_ARRAY),
         ];
         if !self.is_careful() {
-            let mut rows = self.reader.query(&self.reads.small_tick, &params).await?;
+            let mut rows =
+                self.reader.query_with(FEW_ROWS, &self.reads.small_tick, &params).await?;
             let now = self.take_snapshot(&mut rows)?;
             if self.are_small(&rows)? {
                 self.window().frontier.open(now, i64::MIN);
                 return self.take_in(&rows, rows.len() < ask.rows());
             }
         }
-        let mut rows = self.reader.query(&self.reads.tick, &params).await?;
+        let mut rows = self.reader.query_with(FEW_ROWS, &self.reads.tick, &params).await?;
         let now = self.take_snapshot(&mut rows)?;
         self.window().frontier.open(now, i64::MIN);
         self.take_in(&rows, is_all(ask, &rows)?)
@@ -327,12 +366,23 @@ impl Shared {
     fn take_snapshot(&self, rows: &mut Vec<Row>) -> Result<Snapshot, Trouble> {
         for (index, row) in rows.iter().enumerate() {
             if let Some(text) = row.try_get(column::SNAPSHOT)? {
-                let now = self.lasting(snapshot(Some(text))?, row.try_get(column::LAST_XID)?);
+                let now = self.snapshot(Some(text))?;
+                let now = self.lasting(now, row.try_get(column::LAST_XID)?);
                 rows.remove(index);
                 return Ok(now);
             }
         }
-        snapshot(None)
+        self.snapshot(None)
+    }
+
+    /// Reads a snapshot. There is none if the server is on another timeline than the lease.
+    fn snapshot(&self, text: Option<&str>) -> Result<Snapshot, Trouble> {
+        let parsed = text.ok_or_else(|| self.held.lost())?.parse();
+        parsed.map_err(|not: NotASnapshot| {
+            SourceError::new(SourceErrorKind::Unsafe, not.to_string())
+                .with_hint("report this, with the version of the server")
+                .into()
+        })
     }
 
     /// Whether large rows were met just now: then the next ones are read with care for their
@@ -453,13 +503,4 @@ fn is_all(ask: Ask, rows: &[Row]) -> Result<bool, Trouble> {
     let total: Option<i64> = rows.first().map(|row| row.try_get(column::TOTAL)).transpose()?;
     let total = usize::try_from(total.unwrap_or(0)).unwrap_or(usize::MAX);
     Ok(total < ask.rows() && total == rows.len())
-}
-
-fn snapshot(text: Option<&str>) -> Result<Snapshot, Trouble> {
-    let parsed = text.ok_or(NotASnapshot).and_then(str::parse);
-    parsed.map_err(|not: NotASnapshot| {
-        SourceError::new(SourceErrorKind::Unsafe, not.to_string())
-            .with_hint("report this, with the version of the server")
-            .into()
-    })
 }

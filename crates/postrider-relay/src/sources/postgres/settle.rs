@@ -122,17 +122,19 @@ async fn leave_stream(
     };
     let sql = match shared.progress {
         Progress::Cursor => {
-            let Some(Position { base, tick, seq, beyond }) = position else {
+            let Some(Position { base, tick, seq, seen, beyond }) = position else {
                 return Ok(());
             };
             let (base, tick, beyond) = (base.to_string(), tick.to_string(), beyond.to_text());
-            let params: [Param<'_>; 7] = [
+            let seen = seen.to_string();
+            let params: [Param<'_>; 8] = [
                 pipeline,
                 shard,
                 epoch,
                 (&base, Type::TEXT),
                 (&tick, Type::TEXT),
                 (seq, Type::INT8),
+                (&seen, Type::TEXT),
                 (&beyond, Type::TEXT),
             ];
             let rows = query(&shared.writes.advance, &params).await?;

@@ -13,6 +13,9 @@ pub(super) struct Snapshot {
     under_way: Vec<u64>,
 }
 
+/// Transactions count from here, in each epoch.
+const FIRST_XID: u64 = 3;
+
 impl Snapshot {
     /// Sees nothing: transactions count from 3.
     pub(super) fn nothing() -> Self {
@@ -31,6 +34,8 @@ impl Snapshot {
 
     /// The same without what it says of a transaction and those after it.
     pub(super) fn up_to(mut self, xid: u64) -> Self {
+        // The first numbers of an epoch are given to nobody, and PostgreSQL takes none of them.
+        let xid = if xid.trailing_zeros() >= 32 { xid + FIRST_XID } else { xid };
         self.xmax = self.xmax.min(xid);
         self.xmin = self.xmin.min(xid);
         self.under_way.retain(|under_way| *under_way < xid);
@@ -40,6 +45,30 @@ impl Snapshot {
     /// The transactions that were under way.
     pub(super) fn under_way(&self) -> &[u64] {
         &self.under_way
+    }
+
+    fn sees(&self, xid: u64) -> bool {
+        xid < self.xmax && self.under_way.binary_search(&xid).is_err()
+    }
+
+    /// Sees what both see.
+    pub(super) fn intersection(self, other: &Self) -> Self {
+        let mut both = self.up_to(other.xmax);
+        both.xmin = both.xmin.min(other.xmin);
+        both.under_way.extend(&other.under_way);
+        both.under_way.retain(|under_way| *under_way < both.xmax);
+        both.under_way.sort_unstable();
+        both.under_way.dedup();
+        both
+    }
+
+    /// Sees what one of them sees.
+    pub(super) fn union(self, other: &Self) -> Self {
+        let (mut more, less) =
+            if self.xmax < other.xmax { (other.clone(), &self) } else { (self, other) };
+        more.under_way.retain(|under_way| !less.sees(*under_way));
+        more.xmin = more.under_way.first().copied().unwrap_or(more.xmax);
+        more
     }
 }
 
@@ -98,6 +127,24 @@ mod tests {
         assert_eq!(up_to(739), "735:739:735,738");
         assert_eq!(up_to(738), "735:738:735");
         assert_eq!(up_to(700), "700:700:");
+        let end_of_epoch: Snapshot = "4294967290:4294967310:".parse().unwrap();
+        assert_eq!(end_of_epoch.up_to(1 << 32).to_string(), "4294967290:4294967299:");
+    }
+
+    #[test]
+    fn two_can_be_put_together() {
+        for (one, other, both, either) in [
+            ("5:9:5,7", "5:9:5", "5:9:5,7", "5:9:5"),
+            ("5:9:5,7", "8:8:", "5:8:5,7", "9:9:"),
+            ("3:8:3", "6:12:6,9", "3:8:3,6", "9:12:9"),
+            ("1:1:", "6:12:6,9", "1:1:", "6:12:6,9"),
+        ] {
+            let [one, other] = [one, other].map(|text| text.parse::<Snapshot>().unwrap());
+            assert_eq!(one.clone().intersection(&other).to_string(), both);
+            assert_eq!(other.clone().intersection(&one).to_string(), both);
+            assert_eq!(one.clone().union(&other).to_string(), either);
+            assert_eq!(other.union(&one).to_string(), either);
+        }
     }
 
     #[test]

@@ -195,6 +195,15 @@ impl Table {
         }
     }
 
+    /// The time of now, for a column of times.
+    pub(super) fn now(&self, column: &str) -> &'static str {
+        match self.ty(column) {
+            // By itself it would be the time of the session's zone.
+            Some(&Type::TIMESTAMP) => "clock_timestamp() AT TIME ZONE 'UTC'",
+            _ => "clock_timestamp()",
+        }
+    }
+
     /// How many bytes a column has, without loading more than needed to tell.
     pub(super) fn length(&self, alias: &str, column: &str) -> String {
         let selected = self.select(alias, column);

@@ -42,7 +42,7 @@ impl PipelineLock {
             Ok(()) => Ok(Self { _file: file }),
             Err(TryLockError::WouldBlock) => {
                 let message = format!("another relay runs pipeline {pipeline:?} on this database");
-                Err(SourceError::new(SourceErrorKind::Unavailable, message)
+                Err(SourceError::new(SourceErrorKind::Held, message)
                     .with_hint("this one stands by and takes over when the other one ends"))
             }
             Err(TryLockError::Error(err)) => {
@@ -83,7 +83,7 @@ mod tests {
         let table = TableName::default();
         let first = PipelineLock::take(&database, &table, "a/b").unwrap();
         let error = PipelineLock::take(&database, &table, "a/b").unwrap_err();
-        assert_eq!(error.kind, SourceErrorKind::Unavailable);
+        assert_eq!(error.kind, SourceErrorKind::Held);
         assert_eq!(error.to_string(), "another relay runs pipeline \"a/b\" on this database");
         PipelineLock::take(&database, &table, "other").unwrap();
         drop(first);

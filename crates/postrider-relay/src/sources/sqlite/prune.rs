@@ -21,8 +21,8 @@ use super::queries::{self, PruneQueries};
 use super::{Location, open};
 use crate::prune::archive::{ArchiveFile, ArchivedRow, PAGE_BYTES_MAX};
 use crate::prune::{
-    BATCH_PAUSE, BATCH_ROWS_MAX, DRY_RUN_ROWS_MAX, FRUITLESS_ROWS_MAX, Left, Prune, PruneOptions,
-    Pruned,
+    BATCH_PAUSE, BATCH_ROWS_MAX, DRY_RUN_ROWS_MAX, FRUITLESS_ROWS_MAX, Left, Place, Prune,
+    PruneOptions, Pruned,
 };
 use crate::shutdown::Shutdown;
 use crate::source::SourceError;
@@ -79,7 +79,8 @@ impl Prune for SqlitePruner {
         let mut pruned = Pruned::default();
         let keep = options.keep;
         let cutoff = self.run("read the clock", move |conn, _| cutoff(conn, keep)).await?;
-        let (mut after, mut fruitless, mut looked_at) = (0, 0, 0);
+        let from = options.from.as_ref().and_then(|Place(seq)| seq.parse().ok());
+        let (mut after, mut fruitless, mut looked_at) = (from.unwrap_or(0), 0, 0);
         loop {
             if shutdown.is_requested() {
                 pruned.leave(Left::Stopped);
@@ -97,8 +98,8 @@ impl Prune for SqlitePruner {
             looked_at += batch.looked_at;
             let Some(last) = batch.last else { return Ok(pruned) };
             after = last;
-            if fruitless >= FRUITLESS_ROWS_MAX {
-                return Ok(pruned);
+            if fruitless >= FRUITLESS_ROWS_MAX && !batch.dry {
+                return Ok(Pruned { left_off: Some(Place(after.to_string())), ..pruned });
             }
             if batch.dry && looked_at >= DRY_RUN_ROWS_MAX {
                 return Ok(Pruned { at_least: true, ..pruned });

@@ -13,7 +13,9 @@ use super::schema::Schema;
 use crate::proxy::Proxy;
 use crate::servers::address;
 use crate::servers::postgres::{Database, connect};
-use crate::suites::writer::{Capabilities, Lost, Subject, TestClient, TestDatabase, WrittenRow};
+use crate::suites::writer::{
+    Capabilities, Lost, Subject, TestClient, TestDatabase, Why, WrittenRow,
+};
 use crate::suites::{Backend, Clock, Doing};
 
 /// The server ends the connection while it commits a transaction that adds an order.
@@ -136,6 +138,21 @@ impl TestDatabase for Postgres {
     async fn unmigrate(&self) {
         let dropped = self.client.batch_execute("DROP TABLE outbox, inbox").await;
         dropped.expect("the tables were there");
+    }
+
+    async fn refuse_events(&self, why: Why) {
+        let statements = match why {
+            Why::Constraint => {
+                "ALTER TABLE outbox ADD CONSTRAINT outbox_none CHECK (event_type = '')"
+            }
+            Why::Value => {
+                "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+                     'BEGIN PERFORM new.aggregate_id::integer; RETURN new; END';
+                 CREATE TRIGGER refuse BEFORE INSERT ON outbox
+                     FOR EACH ROW EXECUTE FUNCTION refuse()"
+            }
+        };
+        self.client.batch_execute(statements).await.expect("the table takes it");
     }
 
     async fn insert_statements(&self) -> u32 {

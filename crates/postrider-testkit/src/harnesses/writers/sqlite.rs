@@ -10,7 +10,7 @@ use rusqlite::{Connection, Row};
 use tempfile::TempDir;
 use uuid::Uuid;
 
-use crate::suites::writer::{Capabilities, Subject, TestClient, TestDatabase, WrittenRow};
+use crate::suites::writer::{Capabilities, Subject, TestClient, TestDatabase, Why, WrittenRow};
 use crate::suites::{Backend, Clock, Doing};
 
 const CAPABILITIES: Capabilities =
@@ -82,6 +82,19 @@ impl TestDatabase for Sqlite {
     async fn unmigrate(&self) {
         let dropped = self.connection().execute_batch("DROP TABLE outbox; DROP TABLE inbox");
         dropped.expect("the tables were there");
+    }
+
+    async fn refuse_events(&self, why: Why) {
+        // It is not particular about values: json() is.
+        let refusal = match why {
+            Why::Constraint => "SELECT RAISE(ABORT, 'outbox_none')",
+            Why::Value => "SELECT json(new.aggregate_id)",
+        };
+        let trigger = format!(
+            "DROP TRIGGER IF EXISTS refuse;
+             CREATE TRIGGER refuse BEFORE INSERT ON outbox BEGIN {refusal}; END"
+        );
+        self.connection().execute_batch(&trigger).expect("the table takes a trigger");
     }
 }
 

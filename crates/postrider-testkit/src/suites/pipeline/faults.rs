@@ -194,6 +194,10 @@ impl Source for FaultySource {
         self.inner.pending().await
     }
 
+    async fn give_back(self: Box<Self>) {
+        self.inner.give_back().await;
+    }
+
     async fn close(self: Box<Self>) -> Result<(), SourceError> {
         self.inner.close().await
     }

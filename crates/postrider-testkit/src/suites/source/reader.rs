@@ -38,7 +38,7 @@ impl Reader {
         let starting = async {
             loop {
                 match Self::try_start(outbox, connection).await {
-                    Err(error) if error.kind == SourceErrorKind::Unavailable => turns(1).await,
+                    Err(error) if error.kind == SourceErrorKind::Held => turns(1).await,
                     started => return started.expect("the outbox can be read"),
                 }
             }

@@ -100,7 +100,7 @@ async fn a_second_relay_stands_by_until_the_first_ends(outbox: Subject) {
     let read = first.read(2).await;
     let refused = Reader::try_start(&*outbox, Connection::default()).await;
     let error = refused.err().expect("a second relay is refused");
-    assert_eq!(error.kind, SourceErrorKind::Unavailable, "it may try again");
+    assert_eq!(error.kind, SourceErrorKind::Held, "it may try again");
     first.deliver(&read[..1]).await;
     first.kill();
     let second = Reader::start(&*outbox).await;

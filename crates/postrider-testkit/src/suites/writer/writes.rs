@@ -7,10 +7,10 @@ use opentelemetry::trace::{
     SpanContext, SpanId, TraceContextExt as _, TraceFlags, TraceId, TraceState,
 };
 use postrider::event::PAYLOAD_BYTES_MAX;
-use postrider::{Event, InvalidEvent, ToEvent, WriteError, timestamp};
+use postrider::{Event, InvalidEvent, ServerError, ToEvent, WriteError, events, timestamp};
 use uuid::Uuid;
 
-use super::{Capabilities, End, OfSize, Subject, WrittenRow, event};
+use super::{Capabilities, End, OfSize, Subject, Why, WrittenRow, event};
 use crate::case;
 use crate::suites::Case;
 
@@ -29,6 +29,7 @@ pub(super) fn cases() -> Vec<Case<Subject, Capabilities>> {
         case!(the_oldest_and_the_latest_time_are_written),
         case!(the_highest_version_is_written),
         case!(a_missing_table_names_the_fix),
+        case!(an_event_that_is_refused_is_not_quoted),
         case!(the_current_span_is_captured),
     ]
 }
@@ -162,6 +163,45 @@ async fn a_missing_table_names_the_fix(database: Subject) {
         let source = std::error::Error::source(&error).map(ToString::to_string);
         assert!(source.is_some_and(|source| source.contains(table)), "{error:?}");
     }
+}
+
+/// G-11: servers quote the row that they refuse, and the value that they cannot read.
+async fn an_event_that_is_refused_is_not_quoted(database: Subject) {
+    let secret = || {
+        let event = Event::builder("Order", "canary-id", "OrderPaid").header("h", "canary-header");
+        event.payload("canary-payload", "text/plain").build().expect("the event is valid")
+    };
+    for (why, code) in [(Why::Constraint, "23514"), (Why::Value, "22P02")] {
+        database.refuse_events(why).await;
+        let mut client = database.client().await;
+        let one = client.publish(&secret(), End::Rollback).await.map(drop);
+        let several = client.publish_all(&[&secret(), &secret()], End::Rollback).await.map(drop);
+        let transacted = client.transact(Ok(events![secret()])).await;
+        let transacted = transacted.map_err(|error| *error.downcast().expect("it is the outbox's"));
+        for refused in [one, several, transacted] {
+            let error = refused.expect_err("the database refuses it");
+            let shown = chain(&error);
+            assert!(!shown.contains("canary"), "{why:?}: {shown}");
+            assert!(why == Why::Value || shown.contains("outbox_none"), "{shown}");
+            let source = std::error::Error::source(&error).expect("the database said why");
+            if let Some(said) = source.downcast_ref::<ServerError>() {
+                // diesel does not tell all of them.
+                assert!(said.code().is_none_or(|said| said == code), "{shown}");
+                assert!(said.code().is_some() || why == Why::Value, "{shown}");
+            }
+        }
+    }
+}
+
+/// An error and all below it, in both ways of writing them.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = format!("{error} {error:?}");
+    let mut below = error.source();
+    while let Some(error) = below {
+        text.push_str(&format!(" {error} {error:?}"));
+        below = error.source();
+    }
+    text
 }
 
 /// The trace goes on at the consumer.

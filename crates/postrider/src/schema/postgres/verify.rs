@@ -14,8 +14,8 @@ use super::{ledger, migrations, step};
 use crate::schema::comparison::{Kind, Object, compare, pending};
 use crate::schema::{Difference, SchemaError, TableName};
 
-/// Compares the tables, indexes and functions of an outbox with what the migrations make, and
-/// gives back every difference. Changes nothing. It needs the right to make a schema in the
+/// Compares the tables, indexes, triggers, rules and functions of an outbox with what the
+/// migrations make, and gives back every difference. Changes nothing. It needs the right to make a schema in the
 /// database.
 ///
 /// # Errors
@@ -118,6 +118,12 @@ FROM tables AS t JOIN pg_index AS x ON x.indrelid = t.oid JOIN pg_class AS i ON 
 UNION ALL
 SELECT 'constraint', t.name, c.conname::text, pg_get_constraintdef(c.oid, true)
 FROM tables AS t JOIN pg_constraint AS c ON c.conrelid = t.oid AND c.contype IN ('c', 'f', 'x')
+UNION ALL
+SELECT 'trigger', t.name, g.tgname::text, pg_get_triggerdef(g.oid, true)
+FROM tables AS t JOIN pg_trigger AS g ON g.tgrelid = t.oid AND NOT g.tgisinternal AND g.tgparentid = 0
+UNION ALL
+SELECT 'rule', t.name, r.rulename::text, pg_get_ruledef(r.oid, true)
+FROM tables AS t JOIN pg_rewrite AS r ON r.ev_class = t.oid AND r.rulename <> '_RETURN'
 UNION ALL
 SELECT 'function', f.container, f.name, concat_ws(' ', '(' || pg_get_function_arguments(f.oid) || ')',
     'RETURNS', pg_get_function_result(f.oid), 'LANGUAGE', l.lanname,

@@ -8,7 +8,7 @@ use super::{MIGRATIONS, ledger, status, step};
 use crate::schema::comparison::{Kind, Object, compare, pending};
 use crate::schema::{Difference, SchemaError, TableName};
 
-/// Compares the tables and indexes of an outbox with what the migrations make, and gives back
+/// Compares the tables, indexes and triggers of an outbox with what the migrations make, and gives back
 /// every difference. Changes nothing.
 ///
 /// # Errors
@@ -67,6 +67,9 @@ SELECT 'index', t.name, i.name, coalesce(s.sql, 'a constraint on ('
     || (SELECT group_concat(name, ', ') FROM pragma_index_info(i.name)) || ')')
 FROM tables AS t JOIN pragma_index_list(t.name) AS i
     LEFT JOIN sqlite_schema AS s ON s.type = 'index' AND s.name = i.name
+UNION ALL
+SELECT 'trigger', t.name, s.name, s.sql
+FROM tables AS t JOIN sqlite_schema AS s ON s.type = 'trigger' AND s.tbl_name = t.name
 ";
 
 #[cfg(test)]
@@ -96,6 +99,10 @@ mod tests {
             ("DROP INDEX outbox_unpublished", "index outbox_unpublished is missing"),
             ("CREATE INDEX mine ON outbox (topic)", "index mine should not be there"),
             ("DROP TABLE outbox_checkpoints", "table outbox_checkpoints is missing"),
+            (
+                "CREATE TRIGGER mine BEFORE INSERT ON outbox BEGIN SELECT RAISE(IGNORE); END",
+                "trigger mine of outbox should not be there",
+            ),
             (
                 "DROP INDEX outbox_unpublished; CREATE INDEX outbox_unpublished ON outbox (seq)",
                 "index outbox_unpublished is changed: CREATE INDEX outbox_unpublished ON outbox \

@@ -10,6 +10,7 @@ use tokio_postgres::{CancelToken, Client, Config, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::super::Location;
+use super::super::cluster::Origin;
 use super::super::error::connect_error;
 use crate::source::{SourceError, SourceErrorKind};
 
@@ -29,6 +30,7 @@ pub(super) struct Reached {
     client: Client,
     wire: Wire,
     tls: MakeRustlsConnect,
+    origin: Origin,
 }
 
 impl Reached {
@@ -69,25 +71,23 @@ impl Reached {
     ) -> Result<Self, SourceError> {
         let failed = |err| connect_error(location, err);
         let (client, mut wire) = config.connect(tls.clone()).await.map_err(failed)?;
-        let answer = tokio::select! {
+        let checked = async {
+            let facts = Facts::of(&client).await.map_err(failed)?;
+            match facts.problem(location, several) {
+                Some(problem) => Err(problem),
+                None => Origin::of(&client).await.map_err(failed),
+            }
+        };
+        let origin = tokio::select! {
             biased;
-            answer = client.query_typed_one(CHECK, &[]) => answer.map_err(failed)?,
+            origin = checked => origin?,
             ended = &mut wire => {
                 ended.map_err(failed)?;
                 let message = format!("{location} closed the connection");
                 return Err(SourceError::new(SourceErrorKind::Unavailable, message));
             }
         };
-        let facts = Facts {
-            is_replica: answer.try_get(0).map_err(failed)?,
-            is_read_only: answer.try_get(1).map_err(failed)?,
-            version: answer.try_get(2).map_err(failed)?,
-            encoding: answer.try_get(3).map_err(failed)?,
-        };
-        match facts.problem(location, several) {
-            Some(problem) => Err(problem),
-            None => Ok(Self { client, wire, tls }),
-        }
+        Ok(Self { client, wire, tls, origin })
     }
 
     /// The client alone. The task that serves it ends when it is dropped.
@@ -129,6 +129,16 @@ struct Facts {
 }
 
 impl Facts {
+    async fn of(client: &Client) -> Result<Self, tokio_postgres::Error> {
+        let answer = client.query_typed_one(CHECK, &[]).await?;
+        Ok(Self {
+            is_replica: answer.try_get(0)?,
+            is_read_only: answer.try_get(1)?,
+            version: answer.try_get(2)?,
+            encoding: answer.try_get(3)?,
+        })
+    }
+
     /// Why the server cannot be used.
     fn problem(&self, location: &Location, several: bool) -> Option<SourceError> {
         use SourceErrorKind::{Misconfigured, Unavailable};
@@ -162,6 +172,8 @@ impl Facts {
 /// A connection in use, served by a task of its own that ends with it.
 pub(super) struct Session {
     client: Client,
+    /// The server to which it leads, or led when it was made.
+    pub(super) origin: Origin,
     abandon: oneshot::Sender<()>,
     task: JoinHandle<()>,
     /// Since when an answer is due.
@@ -170,10 +182,10 @@ pub(super) struct Session {
 
 impl Session {
     pub(super) fn new(reached: Reached) -> Self {
-        let Reached { client, wire, tls } = reached;
+        let Reached { client, wire, tls, origin } = reached;
         let (abandon, abandoned) = oneshot::channel();
         let task = tokio::spawn(serve(wire, abandoned, client.cancel_token(), tls));
-        Self { client, abandon, task, unanswered: None }
+        Self { client, origin, abandon, task, unanswered: None }
     }
 
     /// The server has closed it, or it was cut.

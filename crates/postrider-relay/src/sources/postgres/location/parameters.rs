@@ -23,7 +23,7 @@ const KEEPALIVES_COUNT: u32 = 3;
 /// How long what was sent may stay without an acknowledgement.
 const TCP_USER_TIMEOUT: Duration = Duration::from_secs(15);
 
-const NAMES: [&str; 22] = [
+pub(super) const NAMES: [&str; 22] = [
     "application_name",
     "channel_binding",
     "connect_timeout",

@@ -202,3 +202,24 @@ fn a_password_is_read_from_its_file_at_every_connect() {
     let both = config("postgres://me:here@one/app?passfile=/does/not/exist");
     assert_eq!(both.get_password(), Some(&b"here"[..]));
 }
+
+/// Every parameter has a row, and to write its default is to write nothing.
+#[test]
+fn the_documentation_knows_every_parameter_and_its_default() {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/configuration.md");
+    let docs = std::fs::read_to_string(docs).unwrap();
+    let (_, section) = docs.split_once("\n### The URL of PostgreSQL\n").unwrap();
+    let (section, _) = section.split_once("\n### ").unwrap();
+    let rows = section.lines().filter_map(|line| line.strip_prefix("| `"));
+    let rows: Vec<(&str, &str)> =
+        rows.map(|row| row.split_once("` |").expect("a row names one parameter")).collect();
+    let names: Vec<&str> = rows.iter().map(|(name, _)| *name).collect();
+    assert_eq!(names, parameters::NAMES);
+    let url = "postgres://host/app";
+    for (name, row) in rows {
+        let default = row.split('|').next().unwrap().trim().trim_matches('`');
+        if !default.is_empty() {
+            assert_eq!(parse(&format!("{url}?{name}={default}")), parse(url), "{name}");
+        }
+    }
+}

@@ -5,7 +5,7 @@
 //! there is an index on their numbers. So rows are looked through by it from the oldest on, a
 //! window at a time. What is old comes first; behind a window without anything old there is
 //! nothing to look for. A row that is left in front, because a pipeline still needs it, is passed
-//! over, and after many of those the search ends until next time.
+//! over, and after many of those the search ends, and goes on from there next time.
 //!
 //! A batch is one transaction under a lock that only one pruner has at a time. Rows are removed
 //! by where they stand, and only in the version that was looked at: if somebody has changed a row
@@ -23,7 +23,7 @@ use super::archive::Archive;
 use super::{Param, Run};
 use crate::prune::archive::PAGE_BYTES_MAX;
 use crate::prune::{
-    BATCH_PAUSE, BATCH_ROWS_MAX, DRY_RUN_ROWS_MAX, FRUITLESS_ROWS_MAX, Left, Pruned,
+    BATCH_PAUSE, BATCH_ROWS_MAX, DRY_RUN_ROWS_MAX, FRUITLESS_ROWS_MAX, Left, Place, Pruned,
 };
 
 /// How far a search through rows has come.
@@ -40,6 +40,10 @@ impl Search {
         self.is_at_end || self.fruitless > FRUITLESS_ROWS_MAX
     }
 
+    fn is_before(&self, Place(place): &Place) -> bool {
+        number(&self.place) < number(place)
+    }
+
     /// So many rows were removed: none, if somebody does not let them go.
     fn removed(&mut self, rows: u64) {
         if rows > 0 {
@@ -51,8 +55,9 @@ impl Search {
 impl Run<'_> {
     /// Removes rows, one batch after the other.
     pub(super) async fn rows(&self, stretch: &Stretch, pruned: &mut Pruned) -> Result<(), Trouble> {
-        let place = Order::of(&self.pruner.table).start.to_owned();
-        let mut search = Search { place, fruitless: 0, is_at_end: false };
+        let start = Order::of(&self.pruner.table).start;
+        let start = self.options.from.as_ref().map_or(start, |Place(place)| place);
+        let mut search = Search { place: start.to_owned(), fruitless: 0, is_at_end: false };
         while !search.is_over() {
             if self.shutdown.is_requested() {
                 pruned.leave(Left::Stopped);
@@ -68,6 +73,14 @@ impl Run<'_> {
                 return Ok(());
             }
             tokio::time::sleep(BATCH_PAUSE).await;
+        }
+        if search.place == start {
+            // Somebody does not let the rows of this transaction go.
+            search.place = after(start);
+        }
+        // Of several stretches it is the one that came least far.
+        if !search.is_at_end && pruned.left_off.as_ref().is_none_or(|it| search.is_before(it)) {
+            pruned.left_off = Some(Place(search.place));
         }
         Ok(())
     }
@@ -187,8 +200,11 @@ fn window_params<'p>(
 
 /// The place right after one.
 fn after(place: &str) -> String {
-    let number: i128 = place.parse().unwrap_or_default();
-    (number + 1).to_string()
+    (number(place) + 1).to_string()
+}
+
+fn number(place: &str) -> i128 {
+    place.parse().unwrap_or_default()
 }
 
 /// What a look at the next rows found.

@@ -219,8 +219,8 @@ fn unsettled(table: &Table, xid: &str, seq: &str) -> String {
     }
     format!(
         "NOT (coalesce(pg_visible_in_snapshot({xid}, c.base), false)
-         OR coalesce(pg_visible_in_snapshot({xid}, c.tick)
-           AND ({seq} <= c.position OR {seq}::bigint <@ c.beyond), false))"
+         OR coalesce(pg_visible_in_snapshot({xid}, c.tick) AND {seq} <= c.position, false)
+         OR coalesce(pg_visible_in_snapshot({xid}, c.seen) AND {seq}::bigint <@ c.beyond, false))"
     )
 }
 

@@ -81,6 +81,7 @@ pub(in super::super) async fn read(
         found.extend(Found::read(row)?);
     }
     let columns = Columns { table, quoted: &relation.quoted, found: &found, mapping };
+    columns.refuse_unreadable(&relation.role)?;
     let (columns, may_mark) = columns.ours()?;
     Ok(Table {
         quoted: relation.quoted,
@@ -161,15 +162,20 @@ impl Relation {
                 format!("run ALTER ROLE {role} BYPASSRLS, or connect as the owner of the table"),
             )
         } else if !self.may_select {
-            (
-                format!("the role {role} may not read {table}"),
-                format!("run GRANT SELECT ON {quoted} TO {role}"),
-            )
+            (format!("the role {role} may not read {table}"), let_it_read(quoted, role))
         } else {
             return Ok(());
         };
         Err(misconfigured(what).with_hint(hint))
     }
+}
+
+/// Whoever may not read may be connected as the wrong role.
+fn let_it_read(quoted: &str, role: &str) -> String {
+    format!(
+        "run GRANT SELECT ON {quoted} TO {role}, or connect as the relay's role, which `postrider \
+         migrate roles` prints"
+    )
 }
 
 /// A column as the catalog has it.
@@ -255,6 +261,21 @@ struct Columns<'t> {
 }
 
 impl Columns<'_> {
+    /// Refuses a role that may not read all of the columns.
+    fn refuse_unreadable(&self, role: &str) -> Result<(), SourceError> {
+        let Self { table, quoted, .. } = self;
+        let found = COLUMNS.iter().filter_map(|(ours, ..)| self.find(ours));
+        let unreadable = found.filter(|found| !found.may_select);
+        let names: Vec<&str> = unreadable.map(|found| found.quoted.as_str()).collect();
+        let columns = match names.as_slice() {
+            [] => return Ok(()),
+            [name] => format!("the column {name}"),
+            names => format!("the columns {}", names.join(", ")),
+        };
+        Err(misconfigured(format!("the role {role} may not read {columns} of {table}"))
+            .with_hint(let_it_read(quoted, role)))
+    }
+
     /// The columns by our names, and whether rows may be marked.
     fn ours(&self) -> Result<(BTreeMap<&'static str, Column>, bool), SourceError> {
         let mut columns = BTreeMap::new();
@@ -343,7 +364,6 @@ impl Columns<'_> {
         let (quoted, name) = (self.quoted, &found.quoted);
         let alter = format!("ALTER TABLE {quoted} ALTER COLUMN {name} SET");
         match ours {
-            _ if !found.may_select => Some(format!("this role may not read the column {name}")),
             "seq" | "xid" if !found.not_null => Some(format!(
                 "the column {name} may be NULL, and such a row would never be found ({alter} NOT \
                  NULL)"

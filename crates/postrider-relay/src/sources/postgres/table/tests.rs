@@ -337,12 +337,22 @@ async fn a_role_is_told_what_it_may_not() {
         let read = read_with(&connection, &[]).await;
         read.map_err(|trouble| trouble.while_doing("read").details())
     };
-    let steps: [(&str, &[&str]); 4] = [
+    let steps: [(&str, &[&str]); 5] = [
         ("SELECT", &["has no table outbox", "run GRANT USAGE ON SCHEMA"]),
         ("GRANT USAGE ON SCHEMA $schema TO $role", &["may not read outbox", "GRANT SELECT ON"]),
         (
             "GRANT SELECT (seq, xid) ON outbox TO $role",
-            &["this role may not read the column payload"],
+            &[
+                "may not read the columns aggregate_id, aggregate_type, content_type, ",
+                "GRANT SELECT ON",
+                "`postrider migrate roles`",
+            ],
+        ),
+        (
+            "GRANT SELECT (seq, xid, occurred_at, created_at, deliver_after, published_at,
+               event_version, id, aggregate_type, aggregate_id, event_type, content_type, topic,
+               headers) ON outbox TO $role",
+            &["may not read the column payload of outbox; run GRANT SELECT ON"],
         ),
         (
             "GRANT SELECT ON outbox TO $role; ALTER TABLE outbox ENABLE ROW LEVEL SECURITY",

@@ -133,7 +133,7 @@ async fn a_second_relay_stands_by_and_takes_over() {
     assert_eq!(types(&read(&first).await), ["1"]);
 
     let error = database.options(Progress::Mark).connect().await.unwrap_err();
-    assert_eq!(error.kind, SourceErrorKind::Unavailable);
+    assert_eq!(error.kind, SourceErrorKind::Held);
     assert_eq!(error.to_string(), "another relay runs pipeline \"default\" on this database");
 
     drop(first);

@@ -22,6 +22,7 @@ pub(super) fn cases() -> Vec<Case<Schema, ()>> {
         case!(several_events_are_written_in_order),
         case!(what_could_not_be_delivered_is_refused),
         case!(a_bad_batch_is_refused_whole),
+        case!(an_event_that_is_kept_out_is_refused),
         case!(an_event_rolls_back_with_its_transaction),
         case!(an_event_is_accepted_once_per_consumer),
         case!(a_payload_is_utf8_whatever_the_database_has),
@@ -227,6 +228,24 @@ async fn a_bad_batch_is_refused_whole(schema: Schema) {
     assert_eq!(payload(&client).await, "null");
 }
 
+/// G-01: whoever gets an id has an event.
+async fn an_event_that_is_kept_out_is_refused(schema: Schema) {
+    let client = migrated(&schema, Layout::Plain).await;
+    let keep_out = [
+        "CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+         CREATE TRIGGER mine BEFORE INSERT ON outbox FOR EACH ROW EXECUTE FUNCTION nothing()",
+        "DROP TRIGGER mine ON outbox;
+         CREATE RULE mine AS ON INSERT TO outbox DO INSTEAD NOTHING",
+    ];
+    for keep_out in keep_out {
+        run(&client, keep_out).await;
+        let publish = "SELECT outbox_publish('Order', '42', 'OrderPaid', '{}')";
+        let (code, message) = refused(&client, publish).await;
+        assert_eq!(code, "55000", "{keep_out}");
+        assert!(message.contains("a trigger or a rule of the outbox keeps it out"), "{message}");
+    }
+}
+
 /// G-02.
 async fn an_event_rolls_back_with_its_transaction(schema: Schema) {
     let client = migrated(&schema, Layout::Plain).await;
@@ -247,6 +266,14 @@ async fn an_event_is_accepted_once_per_consumer(schema: Schema) {
     }
     let named = format!("SELECT inbox_accept(event_id => '{id}', consumer => 'audit')");
     assert!(value::<bool>(&client, &named).await);
+    for (arguments, expected) in [
+        ("'', gen_random_uuid()", "23514"),
+        ("NULL, gen_random_uuid()", "23514"),
+        ("'billing', NULL", "23502"),
+    ] {
+        let accept = format!("SELECT inbox_accept({arguments})");
+        assert_eq!(refused(&client, &accept).await.0, expected, "{accept}");
+    }
 }
 
 /// F65.

@@ -113,6 +113,8 @@ async fn a_relay_has_what_relaying_needs(schema: Schema) {
         "SELECT * FROM outbox WHERE pg_visible_in_snapshot(xid, pg_current_snapshot())",
         "SELECT seq FROM outbox WHERE published_at IS NULL FOR UPDATE SKIP LOCKED",
         "UPDATE outbox SET published_at = clock_timestamp()",
+        "UPDATE outbox SET xid = pg_current_xact_id()
+            WHERE xid >= pg_snapshot_xmax(pg_current_snapshot())",
         "INSERT INTO outbox_failures (pipeline, seq, state, blocks, attempts, set_aside_at)
             VALUES ('default', 1, 'parked', true, 1, now())",
         "UPDATE outbox_failures SET state = 'deferred'",
@@ -128,6 +130,7 @@ async fn a_relay_has_what_relaying_needs(schema: Schema) {
         "DELETE FROM inbox WHERE processed_at < now()",
         "SELECT * FROM postrider_migrations",
         "SELECT system_identifier FROM pg_control_system()",
+        "SELECT pg_walfile_name(pg_current_wal_lsn())",
     ] {
         run(&client, statement).await;
     }

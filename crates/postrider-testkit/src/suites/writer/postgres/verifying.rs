@@ -82,6 +82,15 @@ async fn every_drift_is_found(schema: Schema) {
             "ALTER TABLE outbox_failures DROP CONSTRAINT outbox_failures_state_check",
             "constraint outbox_failures_state_check of outbox_failures is missing",
         ),
+        (
+            "CREATE TRIGGER mine BEFORE UPDATE ON outbox
+                FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()",
+            "trigger mine of outbox should not be there",
+        ),
+        (
+            "CREATE RULE mine AS ON INSERT TO inbox DO INSTEAD NOTHING",
+            "rule mine of inbox should not be there",
+        ),
         ("DROP TABLE outbox_leases", "table outbox_leases is missing"),
         (
             "ALTER TABLE outbox SET UNLOGGED",
@@ -125,7 +134,14 @@ async fn every_drift_is_found(schema: Schema) {
 async fn drift_of_partitions_is_found(schema: Schema) {
     let mut client = migrated(&schema, PARTITIONED).await;
     run(&client, "GRANT EXECUTE ON FUNCTION outbox_drop_partition TO PUBLIC").await;
-    run(&client, "DROP TABLE outbox_p_default").await;
+    // Said of the outbox, and not of each partition again.
+    let trigger = "CREATE TRIGGER mine BEFORE UPDATE ON outbox
+        FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()";
+    run(&client, trigger).await;
+    let found = differences(&mut client).await;
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert_eq!(found[1], "trigger mine of outbox should not be there");
+    run(&client, "DROP TABLE outbox_p_default; DROP TRIGGER mine ON outbox").await;
     let found = differences(&mut client).await;
     assert_eq!(found.len(), 2, "{found:?}");
     assert_eq!(found[0], "table outbox_p_default is missing");
