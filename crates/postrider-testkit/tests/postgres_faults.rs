@@ -44,14 +44,20 @@ struct Line {
 impl Line {
     async fn start(bank: Arc<Bank>, url: &str, progress: Progress) -> Self {
         let target = Target::start().await;
-        let relay = Running::start_with(&spec(url, progress), &target, options()).await;
+        let relay = Running::start_lasting(&spec(url, progress), &target, options()).await;
         Self { bank, target, relay }
     }
 
     /// Checks that nothing is wrong and nothing came twice, and stops.
     async fn finish(self) {
+        self.finish_after(0).await;
+    }
+
+    /// The same after the server was started anew so many times, each of which repeats no more
+    /// than a window.
+    async fn finish_after(self, restarts: usize) {
         let Self { bank, target, relay } = self;
-        bank.check(&target, 0).await;
+        bank.check(&target, restarts * options().window.events_max).await;
         relay.stop().await;
     }
 }

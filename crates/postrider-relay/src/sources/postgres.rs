@@ -96,6 +96,8 @@ const READ_EVERY: Duration = Duration::from_millis(4);
 const SETTLE_EVERY: Duration = Duration::from_millis(4);
 /// How long writing down a position may take that has moved by itself.
 const NOTE_TIMEOUT: Duration = Duration::from_secs(1);
+/// How often to try to give a lease back while the server is away.
+const GIVE_BACK_EVERY: Duration = Duration::from_millis(200);
 /// Fewer rows than this are little.
 const FEW: usize = 256;
 
@@ -375,15 +377,21 @@ impl Shared {
     }
 
     /// Whoever stands by need not wait for the lease to run out. But the start has not ended in an
-    /// orderly way, and counts as a crash.
+    /// orderly way, and counts as a crash. A server that is away may be back before it runs out.
     async fn give_back(&self) {
-        let mut released = self.held.release(&self.settler).await;
-        if released.as_ref().is_err_and(Trouble::is_lost) {
-            // The new primary has the lease, too.
-            released = self.held.release(&self.settler.to_any_server()).await;
-        }
-        if let Err(trouble) = released {
-            debug!(?trouble, "the lease could not be given back and runs out");
+        loop {
+            let mut released = self.held.release(&self.settler).await;
+            if released.as_ref().is_err_and(Trouble::is_lost) {
+                // The new primary has the lease, too.
+                released = self.held.release(&self.settler.to_any_server()).await;
+            }
+            let Err(trouble) = released else { return };
+            let error = trouble.while_doing("give the lease back");
+            if error.kind != SourceErrorKind::Unavailable || self.held.has_run_out() {
+                debug!(?error, "the lease could not be given back and runs out");
+                return;
+            }
+            tokio::time::sleep(GIVE_BACK_EVERY).await;
         }
     }
 

@@ -8,10 +8,11 @@ use postrider_relay::pipeline::{Options, Pipeline, PipelineError, Status, Totals
 use postrider_relay::relay::{Outcome, Relay};
 use postrider_relay::shutdown::{ShutdownHandle, shutdown};
 use postrider_relay::sinks::SinkSpec;
+use postrider_relay::source::{SourceError, SourceErrorKind};
 use postrider_relay::sources::{Progress, SourceSpec};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::{DEADLINE, Target};
 
@@ -29,7 +30,7 @@ pub fn spec(url: &str, progress: Progress) -> SourceSpec {
     SourceSpec { progress, lease: LONG_LEASE, relay, ..SourceSpec::new(url) }
 }
 
-/// A pipeline that runs in this process, connected once.
+/// A pipeline that runs in this process.
 pub struct Running {
     stop: ShutdownHandle,
     task: JoinHandle<Result<Totals, PipelineError>>,
@@ -37,23 +38,55 @@ pub struct Running {
 }
 
 impl Running {
-    /// Connects and runs a pipeline with the default options.
+    /// Connects once and runs a pipeline with the default options.
     pub async fn start(spec: &SourceSpec, target: &Target) -> Self {
         Self::start_with(spec, target, Options::default()).await
     }
 
     /// The same with other options.
     pub async fn start_with(spec: &SourceSpec, target: &Target, options: Options) -> Self {
-        let source = spec.connect().await.expect("the outbox can be opened");
-        let given = format!("allow_private = true\nconcurrency = {CONCURRENCY}");
-        let given = given.parse().expect("the options are TOML");
-        let sink = SinkSpec { url: target.url(), options: given }.connect().await;
-        let sink = sink.expect("the sink can be opened");
-        let options = Options { ordering: spec.ordering, ..options };
-        let pipeline = Pipeline::new(&spec.pipeline, source, sink, options);
+        let pipeline = pipeline(spec, target.url(), &options).await;
+        let pipeline = pipeline.expect("the outbox can be opened");
         let status = pipeline.status();
         let (stop, shutdown) = shutdown();
         Self { stop, status, task: tokio::spawn(pipeline.run(shutdown)) }
+    }
+
+    /// The same, connected anew whenever the lease is lost, as a relay does.
+    pub async fn start_lasting(spec: &SourceSpec, target: &Target, options: Options) -> Self {
+        let (spec, url) = (spec.clone(), target.url());
+        let first = pipeline(&spec, url.clone(), &options).await.expect("the outbox can be opened");
+        let (told, status) = watch::channel(Status::default());
+        let (stop, shutdown) = shutdown();
+        let task = tokio::spawn(async move {
+            let mut next: Result<_, SourceError> = Ok(first);
+            loop {
+                let ended = match next {
+                    Ok(pipeline) => {
+                        let mut status = pipeline.status();
+                        let running = pipeline.run(shutdown.clone());
+                        let telling = async {
+                            while status.changed().await.is_ok() {
+                                told.send_replace(status.borrow_and_update().clone());
+                            }
+                        };
+                        tokio::join!(running, telling).0
+                    }
+                    Err(error) => Err(error.into()),
+                };
+                match ended {
+                    Err(PipelineError::LeaseLost(_)) => {}
+                    Err(PipelineError::Source(error)) if is_passing(&error) => {
+                        let source_trouble = Some(error.to_string());
+                        told.send_modify(|status| status.source_trouble = source_trouble);
+                        sleep(Duration::from_millis(50)).await;
+                    }
+                    ended => return ended,
+                }
+                next = pipeline(&spec, url.clone(), &options).await;
+            }
+        });
+        Self { stop, status, task }
     }
 
     /// How it stands.
@@ -86,6 +119,23 @@ impl Running {
         self.task.abort();
         drop(self.task.await);
     }
+}
+
+async fn pipeline(
+    spec: &SourceSpec,
+    url: String,
+    options: &Options,
+) -> Result<Pipeline, SourceError> {
+    let source = spec.connect().await?;
+    let given = format!("allow_private = true\nconcurrency = {CONCURRENCY}");
+    let given = given.parse().expect("the options are TOML");
+    let sink = SinkSpec { url, options: given }.connect().await.expect("the sink can be opened");
+    let options = Options { ordering: spec.ordering, ..options.clone() };
+    Ok(Pipeline::new(&spec.pipeline, source, sink, options))
+}
+
+fn is_passing(error: &SourceError) -> bool {
+    matches!(error.kind, SourceErrorKind::Held | SourceErrorKind::Unavailable)
 }
 
 /// One pipeline of a relay, as its configuration has it.

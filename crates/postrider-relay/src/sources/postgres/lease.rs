@@ -220,6 +220,12 @@ impl Held {
         Lease { until: Some(until), wanted }
     }
 
+    /// Whether it has run out by itself.
+    pub(super) fn has_run_out(&self) -> bool {
+        let left_over = self.claimant.duration - sending_time(self.claimant.duration);
+        self.state().until + left_over <= Instant::now()
+    }
+
     /// Refuses to go on once it is lost.
     pub(super) fn check(&self) -> Result<(), SourceError> {
         if self.state().lost { Err(self.lost()) } else { Ok(()) }
