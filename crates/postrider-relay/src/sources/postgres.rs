@@ -62,7 +62,7 @@ use tokio_postgres::types::{ToSql, Type};
 use tracing::{debug, warn};
 
 use self::checkpoint::{CheckpointQueries, Start, Started};
-use self::connection::Connection;
+use self::connection::{Connection, Param, is_so};
 use self::error::Trouble;
 use self::frontier::Position;
 use self::lease::{Claimant, Held, LeaseQueries, Taken};
@@ -425,9 +425,7 @@ impl Shared {
 
     /// A cursor cannot tell whether it has read rows that were written in another cluster.
     async fn refuse_foreign_rows(&self) -> Result<(), Trouble> {
-        let rows = self.settler.query(&self.reads.from_the_future, &[]).await?;
-        let found: bool = rows.first().map(|row| row.try_get(0)).transpose()?.unwrap_or(false);
-        if !found {
+        if !self.checkpoints.has_foreign(&self.settler).await? {
             return Ok(());
         }
         let table = &self.table;
@@ -476,7 +474,7 @@ impl Shared {
         let Position { base, tick, seq, seen, beyond } = position;
         let (base, tick, beyond) = (base.to_string(), tick.to_string(), beyond.to_text());
         let seen = seen.to_string();
-        let params: [(&(dyn ToSql + Sync), Type); 6] = [
+        let params: [Param<'_>; 6] = [
             (&self.types, Type::TEXT_ARRAY),
             (&base, Type::TEXT),
             (&tick, Type::TEXT),
@@ -484,14 +482,11 @@ impl Shared {
             (&seen, Type::TEXT),
             (&beyond, Type::TEXT),
         ];
-        let is_so = |rows: Vec<tokio_postgres::Row>| -> Result<bool, Trouble> {
-            Ok(rows.first().map(|row| row.try_get(0)).transpose()?.unwrap_or(false))
-        };
-        if is_so(self.settler.query_with(IN_ORDER, &self.reads.pending, &params).await?)? {
+        if is_so(&self.settler.query_with(IN_ORDER, &self.reads.pending, &params).await?)? {
             return Ok(true);
         }
         let pipeline = [(&self.pipeline as &(dyn ToSql + Sync), Type::TEXT)];
-        is_so(self.settler.query(&self.reads.set_aside_pending, &pipeline).await?)
+        is_so(&self.settler.query(&self.reads.set_aside_pending, &pipeline).await?)
     }
 
     /// Writes a cursor's position, if it has moved without a settlement. Before the start has

@@ -14,9 +14,9 @@ use postrider::Key;
 use postrider::schema::TableName;
 use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::types::Type;
 
-use super::connection::{Connection, Transaction};
+use super::connection::{Connection, Param, Transaction};
 use super::error::{Trouble, not_migrated};
 use super::queries::{AdminQueries, MISSING_TABLES};
 use super::{Location, table};
@@ -27,8 +27,6 @@ use crate::source::SourceError;
 const PAGE_EVENTS: i64 = 500;
 /// How often a page is tried that got into another transaction's way.
 const TRIES_MAX: u32 = 5;
-
-type Param<'p> = (&'p (dyn ToSql + Sync), Type);
 
 /// Looks at one outbox in PostgreSQL, and deals with its dead letters.
 #[derive(Debug)]

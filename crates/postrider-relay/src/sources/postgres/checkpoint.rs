@@ -24,16 +24,15 @@
 
 use postrider::schema::TableName;
 use tokio_postgres::Row;
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::types::Type;
 use tracing::warn;
 
 use super::cluster::Origin;
-use super::connection::{Connection, Transaction};
+use super::connection::{Connection, Param, Transaction, is_so};
 use super::error::Trouble;
 use super::frontier::{Position, Ranges};
 use super::lease::Held;
 use super::queries::of_shard;
-use super::settle::answer;
 use super::snapshot::Snapshot;
 use super::table::Table;
 use crate::source::{SourceError, SourceErrorKind};
@@ -41,8 +40,6 @@ use crate::sources::{Progress, Shard};
 
 /// How many rows are marked in one statement.
 const STRETCH: i64 = 10_000;
-
-type Param<'p> = (&'p (dyn ToSql + Sync), Type);
 
 /// The statements about checkpoints.
 #[derive(Debug)]
@@ -337,7 +334,7 @@ impl CheckpointQueries {
                 Position::start()
             }
         };
-        if start.adopts && answer(&connection.query(&self.has_foreign, &[]).await?)? {
+        if start.adopts && self.has_foreign(connection).await? {
             let adopted = connection.execute(&self.adopt, &[]).await?;
             warn!(pipeline, adopted, "found rows that were written in another database cluster");
         }
@@ -351,6 +348,11 @@ impl CheckpointQueries {
             crashes: u32::try_from(crashes).unwrap_or(0),
             xid: row.try_get::<_, &str>(1)?.parse().unwrap_or(0),
         })
+    }
+
+    /// Whether there are rows that were written in another cluster.
+    pub(super) async fn has_foreign(&self, connection: &Connection) -> Result<bool, Trouble> {
+        is_so(&connection.query(&self.has_foreign, &[]).await?)
     }
 
     /// Marks what a cursor has behind it.

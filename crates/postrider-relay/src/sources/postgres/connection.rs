@@ -40,8 +40,10 @@ const STATEMENT_TIMEOUT: Duration = Duration::from_secs(30);
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
 const COMMIT: &str = "COMMIT";
 
-/// The parameters of a statement, each with its type.
-pub(super) type Params<'p> = &'p [(&'p (dyn ToSql + Sync), Type)];
+/// A parameter of a statement, with its type.
+pub(super) type Param<'p> = (&'p (dyn ToSql + Sync), Type);
+/// The parameters of a statement.
+pub(super) type Params<'p> = &'p [Param<'p>];
 
 /// One connection, made when first needed and made anew after it was lost.
 pub(super) struct Connection {
@@ -338,6 +340,12 @@ impl Held<'_> {
         }
         answer
     }
+}
+
+/// What a statement answers that has one row, and in it whether something is so.
+pub(super) fn is_so(rows: &[Row]) -> Result<bool, Trouble> {
+    let row = rows.first().ok_or_else(|| lost("the server answered without a row"))?;
+    Ok(row.try_get(0)?)
 }
 
 async fn within<T>(

@@ -18,7 +18,7 @@ use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
 
-use super::connection::Transaction;
+use super::connection::{Param, Transaction};
 use super::error::Trouble;
 use super::prune::{Archive, PostgresPruner, Run, one};
 use super::queries::{ONE_SNAPSHOT, SNAPSHOT, pruning as column};
@@ -29,8 +29,6 @@ use crate::prune::{Left, Pruned};
 const BLOCKS_MAX: i64 = 1_024;
 /// A snapshot in which no row is visible.
 const SAW_NOTHING: &str = "1:1:";
-
-type Param<'p> = (&'p (dyn ToSql + Sync), Type);
 
 /// A part of the outbox by the time of writing, in seconds from 1970; without an end it goes on
 /// for ever.

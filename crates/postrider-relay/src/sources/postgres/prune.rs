@@ -12,11 +12,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use postrider::schema::TableName;
 use tokio_postgres::Row;
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::types::Type;
 
 use super::Location;
 use super::admin::check_tables;
-use super::connection::{Connection, Transaction};
+use super::connection::{Connection, Param, Transaction};
 use super::error::Trouble;
 use super::partitions::{self, Stretch};
 use super::queries::{CUTOFF, Order, PruneQueries};
@@ -30,8 +30,6 @@ pub(super) use self::archive::Archive;
 /// Whoever keeps events for longer keeps them for ever.
 const KEEP_MAX: Duration = Duration::from_secs(1_000 * 365 * 24 * 60 * 60);
 const DOING: &str = "prune the outbox";
-
-type Param<'p> = (&'p (dyn ToSql + Sync), Type);
 
 /// Prunes one outbox in PostgreSQL.
 #[derive(Debug)]

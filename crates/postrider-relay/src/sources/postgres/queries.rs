@@ -104,8 +104,6 @@ pub(super) struct Reads {
     pub(super) set_aside_pending: String,
     /// `$1` pipeline: keys with a blocking row.
     pub(super) blocked_keys: String,
-    /// The highest transaction of a row, if it has not begun here.
-    pub(super) from_the_future: String,
 }
 
 /// The statements that settle.
@@ -130,7 +128,7 @@ pub(super) struct Writes {
     pub(super) is_another: String,
     /// `$1` pipeline, `$2` numbers.
     pub(super) forget: String,
-    /// `$1` pipeline, `$2` aggregate types, `$3` ids: see [`keys`](super::keys).
+    /// See [`mend`].
     pub(super) mend: String,
     /// `$1` pipeline, `$2` numbers, `$3` shard, `$4` epoch: gives claims back.
     pub(super) unclaim: String,
@@ -340,10 +338,6 @@ impl Reads {
             blocked_keys: format!(
                 "SELECT DISTINCT f.aggregate_type, f.aggregate_id FROM {failures} AS f
                  WHERE f.pipeline = $1 AND f.blocks{aside_of_shard}"
-            ),
-            from_the_future: format!(
-                "SELECT EXISTS (SELECT FROM {name} AS o
-                 WHERE {xid} >= pg_snapshot_xmax(pg_current_snapshot()))"
             ),
         }
     }

@@ -9,11 +9,11 @@ use tokio::time::Instant;
 use tokio_postgres::Row;
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 
+use super::connection::{Param, is_so};
 use super::error::Trouble;
 use super::frontier::TickNumber;
 use super::queries::{FEW_ROWS, IN_ORDER, column};
-use super::row::{Decoded, column as event_column};
-use super::settle::answer;
+use super::row::Decoded;
 use super::snapshot::{NotASnapshot, Snapshot};
 use super::window::{Origin, Window};
 use super::{Looked, Shared, Way, lock, take};
@@ -30,8 +30,6 @@ const START_OVER_FILTERED_EVERY: Duration = Duration::from_secs(600);
 
 /// How many reads are careful after large rows were met.
 const CAREFUL_READS: u32 = 16;
-
-type Param<'p> = (&'p (dyn ToSql + Sync), Type);
 
 /// When to look for rows that were set aside. By default at once.
 #[derive(Clone, Copy, Debug, Default)]
@@ -132,7 +130,7 @@ impl Shared {
             (&Xid(seen.xmax()), Type::XID8),
             (&under_way, Type::XID8_ARRAY),
         ];
-        answer(&self.reader.query(&self.reads.anything, &params).await?)
+        is_so(&self.reader.query(&self.reads.anything, &params).await?)
     }
 
     fn start_over_every(&self) -> Duration {
@@ -220,22 +218,23 @@ impl Shared {
             ];
             self.reader.query(&self.reads.due, &params).await?
         };
-        let mut window = self.window();
-        let mut records = Vec::with_capacity(rows.len());
-        let mut busy = HashSet::new();
-        for row in &rows {
-            let decoded = self.decoder.decode(row)?;
-            let is_behind = decoded.key().is_some_and(|key| busy.contains(key));
-            if is_behind || window.is_busy(decoded.seq) {
-                // And what comes behind it has to wait for it.
-                busy.extend(decoded.key().cloned());
-                continue;
-            }
+        let mut due = Vec::with_capacity(rows.len());
+        for (row, decoded) in rows.iter().zip(self.decode(&rows)?) {
             let attempts: i32 = row.try_get(column::ATTEMPTS)?;
             let origin = Origin::SetAside { blocks: row.try_get(column::BLOCKS)? };
-            let mut record = hand_out(&mut window, row, decoded, origin)?;
-            record.attempts = u32::try_from(attempts).unwrap_or(0);
-            records.push(record);
+            due.push((decoded, u32::try_from(attempts).unwrap_or(0), origin));
+        }
+        let mut window = self.window();
+        let mut records = Vec::with_capacity(due.len());
+        let mut busy = HashSet::new();
+        for (row, attempts, origin) in due {
+            let is_behind = row.decoded.key().is_some_and(|key| busy.contains(key));
+            if is_behind || window.is_busy(row.decoded.seq) {
+                // And what comes behind it has to wait for it.
+                busy.extend(row.decoded.key().cloned());
+                continue;
+            }
+            records.push(Record { attempts, ..row.hand_out(&mut window, origin) });
         }
         Ok(records)
     }
@@ -256,17 +255,18 @@ impl Shared {
         let total: i64 =
             rows.first().map(|row| row.try_get(column::TOTAL)).transpose()?.unwrap_or(0);
         let is_all = usize::try_from(total).is_ok_and(|total| total == rows.len());
+        let rows = self.decode(&rows)?;
         let mut window = self.window();
         let mut records = Vec::with_capacity(rows.len());
         let mut found = Vec::with_capacity(rows.len());
-        for row in &rows {
-            let seq: i64 = row.try_get(event_column::SEQ)?;
+        for row in rows {
+            let seq = row.decoded.seq;
             let Ok(index) = released.binary_search_by_key(&seq, |(seq, _)| *seq) else {
                 continue;
             };
             window.released.remove(&seq);
             found.push(seq);
-            records.push(self.hand_out(&mut window, row, Origin::Fresh(released[index].1))?);
+            records.push(row.hand_out(&mut window, Origin::Fresh(released[index].1)));
         }
         if is_all {
             // The others are no longer there to be delivered.
@@ -417,12 +417,12 @@ impl Shared {
 
     /// Takes in rows of the tick that is being read.
     fn take_in(&self, rows: &[Row], is_read: bool) -> Result<Vec<Record>, Trouble> {
+        let rows = self.decode(rows)?;
         let mut window = self.window();
         let mut records = Vec::with_capacity(rows.len());
         for row in rows {
-            let seq = row.try_get(event_column::SEQ)?;
-            if let Some(tick) = window.frontier.row(seq) {
-                records.push(self.hand_out(&mut window, row, Origin::Fresh(tick))?);
+            if let Some(tick) = window.frontier.row(row.decoded.seq) {
+                records.push(row.hand_out(&mut window, Origin::Fresh(tick)));
             }
         }
         if is_read {
@@ -457,9 +457,10 @@ impl Shared {
     }
 
     fn take_unticked(&self, rows: &[Row]) -> Result<Vec<Record>, Trouble> {
+        let rows = self.decode(rows)?;
         let mut window = self.window();
-        let hand_out = |row| self.hand_out(&mut window, row, Origin::Fresh(TickNumber::NONE));
-        rows.iter().map(hand_out).collect()
+        let hand_out = |row: Read| row.hand_out(&mut window, Origin::Fresh(TickNumber::NONE));
+        Ok(rows.into_iter().map(hand_out).collect())
     }
 
     /// Begins again from the first unpublished row. Answers whether that can find any.
@@ -475,27 +476,34 @@ impl Shared {
         can
     }
 
-    fn hand_out(&self, window: &mut Window, row: &Row, origin: Origin) -> Result<Record, Trouble> {
-        hand_out(window, row, self.decoder.decode(row)?, origin)
+    /// Decodes all rows of an answer, before anything is noted about one of them.
+    fn decode(&self, rows: &[Row]) -> Result<Vec<Read>, Trouble> {
+        let read = |row| {
+            let delay: Option<i64> = Row::try_get(row, column::DELAY)?;
+            let delay = delay.and_then(|micros| u64::try_from(micros).ok());
+            let delay = delay.filter(|micros| *micros > 0).map(Duration::from_micros);
+            Ok(Read { decoded: self.decoder.decode(row)?, delay })
+        };
+        rows.iter().map(read).collect()
     }
 }
 
-fn hand_out(
-    window: &mut Window,
-    row: &Row,
+/// A row that was read and is not handed out yet.
+struct Read {
     decoded: Decoded,
-    origin: Origin,
-) -> Result<Record, Trouble> {
-    let delay: Option<i64> = row.try_get(column::DELAY)?;
-    let delay = delay.and_then(|micros| u64::try_from(micros).ok()).filter(|micros| *micros > 0);
-    let handle = window.hand_out(&decoded, origin);
-    Ok(Record {
-        handle,
-        event: decoded.event,
-        attempts: 0,
-        returned: matches!(origin, Origin::SetAside { .. }),
-        delay: delay.map(Duration::from_micros),
-    })
+    delay: Option<Duration>,
+}
+
+impl Read {
+    fn hand_out(self, window: &mut Window, origin: Origin) -> Record {
+        Record {
+            handle: window.hand_out(&self.decoded, origin),
+            event: self.decoded.event,
+            attempts: 0,
+            returned: matches!(origin, Origin::SetAside { .. }),
+            delay: self.delay,
+        }
+    }
 }
 
 /// Whether an answer that is bounded in bytes has everything there is.

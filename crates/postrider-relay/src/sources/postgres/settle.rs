@@ -15,10 +15,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use postrider::Key;
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::types::Type;
 
 use super::Shared;
-use super::connection::Transaction;
+use super::connection::{Param, Transaction, is_so};
 use super::error::Trouble;
 use super::frontier::Position;
 use super::window::{Origin, Settling};
@@ -27,8 +27,6 @@ use crate::sources::Progress;
 
 /// Longer than anybody waits, and still a time: a hundred years.
 const DELAY_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
-
-type Param<'p> = (&'p (dyn ToSql + Sync), Type);
 
 /// Writes the settlements and the position that they lead to.
 pub(super) async fn settle(
@@ -49,7 +47,7 @@ pub(super) async fn settle(
     }
     let sql = &shared.writes;
     let mut tx = shared.settler.begin().await?;
-    if !answer(&tx.query(&sql.hold_lease, &shared.lease_params()).await?)? {
+    if !is_so(&tx.query(&sql.hold_lease, &shared.lease_params()).await?)? {
         return Err(shared.held.lost().into());
     }
     let pipeline = &shared.pipeline;
@@ -154,16 +152,10 @@ async fn leave_stream(
         return Ok(());
     }
     let params: [Param<'_>; 4] = [pipeline, shard, epoch, (&rows, Type::INT8_ARRAY)];
-    match answer(&query(sql, &params).await?)? {
+    match is_so(&query(sql, &params).await?)? {
         true => Ok(()),
         false => Err(shared.held.lost().into()),
     }
-}
-
-/// What a statement that begins with EXISTS answers.
-pub(super) fn answer(rows: &[tokio_postgres::Row]) -> Result<bool, Trouble> {
-    let row = rows.first().expect("EXISTS answers one row");
-    Ok(row.try_get(0)?)
 }
 
 async fn set_aside_fresh(
@@ -179,7 +171,7 @@ async fn set_aside_fresh(
     // Some are gone from the stream already: settled by a try whose answer was lost, or removed
     // by hand. But a row must not be left out because another one has its number.
     let params: [Param<'_>; 2] = [(&shared.pipeline, Type::TEXT), (&fresh.seqs, Type::INT8_ARRAY)];
-    if !answer(&tx.query(&sql.is_another, &params).await?)? {
+    if !is_so(&tx.query(&sql.is_another, &params).await?)? {
         return Ok(());
     }
     let table = &shared.table;

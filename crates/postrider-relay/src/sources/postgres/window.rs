@@ -61,7 +61,7 @@ pub(super) struct Settling {
 #[derive(Debug)]
 pub(super) struct Window {
     pub(super) frontier: Frontier,
-    /// Fresh rows to be handed out again, in the order of their ticks and numbers.
+    /// Fresh rows to be handed out again, in the order of their numbers, with their ticks.
     pub(super) released: BTreeMap<i64, TickNumber>,
     under_way: HashMap<u64, UnderWay, FixedState>,
     /// Rows that were set aside and are under way.

@@ -5,17 +5,15 @@ use std::time::{Duration, SystemTime};
 
 use postrider::schema::TableName;
 use tokio_postgres::Row;
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::types::Type;
 
-use super::super::connection::{Connection, Transaction};
+use super::super::connection::{Connection, Param, Transaction};
 use super::super::error::Trouble;
 use super::super::queries::{AdminQueries, ONE_SNAPSHOT};
 use crate::admin::{COUNT_MAX, LeaseStatus, OutboxStatus, PipelineStatus};
 use crate::sources::{Progress, Shard};
 
 const MAX: i64 = COUNT_MAX as i64;
-
-type Param<'p> = (&'p (dyn ToSql + Sync), Type);
 
 /// How the outbox and its pipelines stand.
 pub(super) async fn status(
