@@ -82,6 +82,25 @@ impl Reader {
         self.0.next_batch(limit).await.map(drop)
     }
 
+    /// What it knows may not hold for another primary, nor for a server that was started anew: it
+    /// notices that, and nobody has to wait for its lease.
+    async fn start_anew(self, url: &str) -> Self {
+        let started = Instant::now();
+        let lost = loop {
+            match self.read().await {
+                Err(error) if error.kind == Unavailable => {}
+                other => break other,
+            }
+            assert!(started.elapsed() < DEADLINE, "it does not notice");
+            sleep(Duration::from_millis(20)).await;
+        };
+        assert_refused(lost, Lost, "was failed over");
+        self.0.give_back().await;
+        let reader = Self::connect(url).await;
+        reader.read().await.unwrap();
+        reader
+    }
+
     /// Reads until it works again. Until then it must only be unavailable.
     async fn recovers(&self) {
         let started = Instant::now();
@@ -259,8 +278,7 @@ async fn an_authority_that_is_exchanged_is_read_again() {
     serve(&mut server, &authority.certify("localhost", Made::Fine)).await;
     until_refused(&reader, "sslrootcert=<file>").await;
     fs::write(&root, authority.pem()).unwrap();
-    reader.recovers().await;
-    reader.close().await;
+    reader.start_anew(&format!("{url}{}", root.display())).await.close().await;
 }
 
 #[tokio::test]
@@ -279,8 +297,7 @@ async fn a_password_that_is_exchanged_is_read_again() {
     server.restart(Stop::Fast).await;
     until_refused(&reader, "SQLSTATE 28P01").await;
     fs::write(&passwords, "127.0.0.1:*:*:postrider:canary").unwrap();
-    reader.recovers().await;
-    reader.close().await;
+    reader.start_anew(&url).await.close().await;
 }
 
 /// Reads until that is refused for this reason, and only for a while.
@@ -337,22 +354,7 @@ async fn after_a_failover_the_new_primary_is_found() {
     primary.kill9().await;
     until_refused(&reader, "").await;
     standby.connect().await.batch_execute("SELECT pg_promote()").await.unwrap();
-    // What it knows of the old primary may not hold for the new one: it has to start anew.
-    let started = Instant::now();
-    let lost = loop {
-        match reader.read().await {
-            Err(error) if error.kind == Unavailable => {}
-            other => break other,
-        }
-        assert!(started.elapsed() < DEADLINE, "it does not notice");
-        sleep(Duration::from_millis(20)).await;
-    };
-    assert_refused(lost, Lost, "was failed over");
-    // And nobody has to wait for its lease.
-    reader.0.give_back().await;
-    let reader = Reader::connect(&url).await;
-    reader.read().await.unwrap();
-    reader.close().await;
+    reader.start_anew(&url).await.close().await;
 }
 
 /// Which server it is cannot be told then, and everything else works.
@@ -392,13 +394,14 @@ async fn a_socket_is_named_by_its_folder() {
 #[tokio::test]
 async fn a_server_that_restarts_is_found_again() {
     let mut server = server(None).await;
-    let reader = Reader::connect(&server.url("postgres")).await;
+    let url = server.url("postgres");
+    let mut reader = Reader::connect(&url).await;
     for stop in [Stop::Fast, Stop::Immediate, Stop::Immediate] {
         reader.read().await.unwrap();
         server.stop(stop).await;
         until_refused(&reader, "").await;
         server.start_again().await.unwrap();
-        reader.recovers().await;
+        reader = reader.start_anew(&url).await;
     }
     reader.close().await;
 }

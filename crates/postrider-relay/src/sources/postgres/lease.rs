@@ -237,7 +237,8 @@ impl Held {
         self.state().lost = true;
         let Claimant { pipeline, .. } = &self.claimant;
         let message = format!(
-            "another relay has taken over pipeline {pipeline:?}, or the database was failed over"
+            "another relay has taken over pipeline {pipeline:?}, or the database was failed over or \
+             started anew"
         );
         SourceError::new(SourceErrorKind::Lost, message)
     }
