@@ -174,9 +174,9 @@ impl Run<'_> {
         search.fruitless += window.looked_at;
         let is_full = window.is_cut || rows.len() == BATCH_ROWS_MAX;
         search.is_at_end = !is_full || !window.any_old;
-        if let Some(last) = window.last {
-            let stuck = last == search.place && window.going.is_empty();
-            // All of it is of one transaction that goes on further: the rest waits.
+        if let (Some(first), Some(last)) = (rows.first(), window.last) {
+            let stuck = last == first.try_get::<_, &str>(column::PLACE)? && window.going.is_empty();
+            // All of it is of one transaction, which may go on further: the rest waits.
             search.place = if stuck { after(&last) } else { last };
         }
         Ok(window.going)
