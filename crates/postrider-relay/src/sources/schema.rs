@@ -1,5 +1,10 @@
 //! The tables of an outbox: made, looked at and compared, by the database's URL.
 
+#![cfg_attr(
+    not(all(feature = "postgres", feature = "sqlite")),
+    allow(unused_imports, unused_variables, reason = "not every database needs all of it")
+)]
+
 use postrider::schema::postgres::{Layout, RolePrefix};
 use postrider::schema::{self, Difference, Migration, Status, TableName};
 
