@@ -18,6 +18,8 @@ use crate::source::{SourceError, SourceErrorKind};
 const SERVER_VERSION_MIN: i32 = 14;
 /// Longest time to end a connection, or to have a statement cancelled.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a statement that was cancelled has to end.
+const CANCEL_EVERY: Duration = Duration::from_millis(200);
 /// Everything there is to know about a server before it is used, in one round trip.
 const CHECK: &str = "SELECT pg_is_in_recovery(), current_setting('transaction_read_only') = 'on', \
      current_setting('server_version_num')::int4 / 10000, getdatabaseencoding()::text";
@@ -242,7 +244,16 @@ async fn serve(
     };
     // There is nobody left to tell how either went.
     if abandoned {
-        drop(timeout(FAREWELL_TIMEOUT, token.cancel_query(tls)).await);
+        // What was asked behind the statement that hangs may hang as well.
+        let ending = async {
+            loop {
+                drop(token.cancel_query(tls.clone()).await);
+                if timeout(CANCEL_EVERY, &mut wire).await.is_ok() {
+                    return;
+                }
+            }
+        };
+        drop(timeout(FAREWELL_TIMEOUT, ending).await);
     } else {
         drop(timeout(FAREWELL_TIMEOUT, wire).await);
     }
