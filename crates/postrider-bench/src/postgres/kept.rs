@@ -20,7 +20,7 @@ const FULL: &str = "with_kept";
 
 /// Everything that is visible now is behind the checkpoint, as if it had been relayed.
 const PASS_OVER: &str = "UPDATE outbox_checkpoints SET base = pg_current_snapshot(),
-     tick = pg_current_snapshot(), position = 0, beyond = '{}'";
+     tick = pg_current_snapshot(), seen = pg_current_snapshot(), position = 0, beyond = '{}'";
 
 pub(super) async fn run(server: &Server, sizes: Sizes) -> Outcome<Report> {
     let mut report = Report::new(Section::PostgresKept);
