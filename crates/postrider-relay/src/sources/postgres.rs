@@ -14,10 +14,11 @@
 //! - **Events set aside** wait in `<table>_failures`.
 //! - **One relay per shard of the keys**: `lease`. Where nothing is kept in order, any number of
 //!   relays claim rows instead.
-//! - **A failover** ends a source, because what it has in memory may be wrong on the new primary
-//!   (`cluster`). The next one starts from what that has.
+//! - **A failover, or a restart of the server**, ends a source, because what it has in memory may
+//!   be wrong there (`cluster`). The next one starts from what is written.
 //! - **Waiting**: an empty read is repeated after 1 ms, then 2, 4 … up to 100 ms; a settlement or
-//!   a hint ends the wait.
+//!   a hint ends the wait. After an empty read one small statement asks first whether there is
+//!   anything.
 //!
 //! What is under way is known in memory only (`window`); everything that outlives the process is
 //! in the database.
@@ -37,6 +38,7 @@ mod frontier;
 mod lease;
 mod location;
 mod migrate;
+mod open;
 mod options;
 mod partitions;
 mod prune;
@@ -65,15 +67,14 @@ use self::checkpoint::{CheckpointQueries, Start, Started};
 use self::connection::{Connection, Param, is_so};
 use self::error::Trouble;
 use self::frontier::Position;
-use self::lease::{Claimant, Held, LeaseQueries, Taken};
-use self::queries::{IN_ORDER, IS_UTF8, Reads, Writes};
+use self::lease::Held;
+use self::queries::{IN_ORDER, Reads, Writes};
 use self::read::Due;
 use self::row::Decoder;
 use self::window::Window;
 use super::Progress;
 use super::room::Room;
 use crate::hint::Hint;
-use crate::pipeline::Ordering;
 use crate::source::{
     BatchLimit, Lease, Record, Resume, Settled, Settlement, Source, SourceCapabilities,
     SourceError, SourceErrorKind, Verdict,
@@ -187,7 +188,7 @@ impl PostgresSource {
     /// Connects, checks the tables, and takes the pipeline, or a shard of it, for this relay.
     pub(super) async fn connect(options: PostgresOptions) -> Result<Self, SourceError> {
         let hint = options.hint.clone();
-        let shared = Arc::new(open(options).await?);
+        let shared = Arc::new(open::open(options).await?);
         let keeper = tokio::spawn(keep_lease(Arc::clone(&shared)));
         Ok(Self {
             shared,
@@ -541,88 +542,6 @@ async fn keep_lease(shared: Arc<Shared>) {
             }
         }
     }
-}
-
-async fn open(options: PostgresOptions) -> Result<Shared, SourceError> {
-    let PostgresOptions { location, table: name, pipeline, progress, matching, .. } = options;
-    let purposes = ["reads", "settles", "stays"].map(|does| format!("{pipeline} {does}"));
-    let [reader, settler, keeper] =
-        Connection::group(&location, purposes.each_ref().map(String::as_str));
-    let shard = options.shard;
-    let opened = async {
-        let table = table::read(&settler, &name, &options.columns).await?;
-        table.refuse_unsuitable(&name, progress)?;
-        let is_utf8 = settler.query(IS_UTF8, &[]).await?;
-        let is_utf8 = is_utf8.first().map(|row| row.try_get(0)).transpose()?.unwrap_or(false);
-        let side_by_side = options.ordering == Ordering::None && progress != Progress::Cursor;
-        let origin = settler.origin().await?;
-        let checkpoints = CheckpointQueries::new(&table, &name, shard, &origin);
-        let shards = if side_by_side { 0 } else { i32::try_from(shard.of).unwrap_or(i32::MAX) };
-        let index = i32::try_from(shard.index).unwrap_or(i32::MAX);
-        let claimant =
-            Claimant { pipeline: pipeline.clone(), relay: options.relay, duration: options.lease };
-        let mut tx = settler.begin().await?;
-        let sql = LeaseQueries::new(&name, &origin);
-        sql.lock(&mut tx).await?;
-        checkpoints.enter(&mut tx, &pipeline, shards, progress, matching.as_deref()).await?;
-        let wanted = (!side_by_side).then_some(index);
-        let held = match lease::take(&mut tx, sql, claimant, wanted).await? {
-            Taken::Held(held) => *held,
-            Taken::By(owner) => {
-                tx.commit().await?;
-                return Err(held_by_another(&pipeline, index, shards, owner).into());
-            }
-        };
-        checkpoints.create(&mut tx, &pipeline, (held.shard, shards), progress).await?;
-        tx.commit().await?;
-        // From here on the lease is held, and given back when the source is dropped.
-        Ok((table, origin, checkpoints, held, side_by_side, is_utf8))
-    };
-    let opened: Result<_, Trouble> = opened.await;
-    let (table, origin, checkpoints, held, side_by_side, is_utf8) =
-        opened.map_err(|trouble| trouble.while_doing("open the outbox"))?;
-    for index in table.missing_indexes(progress) {
-        warn!(pipeline, index, "every look goes through the whole outbox; make this index");
-    }
-    let has_xid = table.has("xid");
-    Ok(Shared {
-        reads: Reads::new(&table, &name, shard, &origin),
-        writes: Writes::new(&table, &name, &origin),
-        checkpoints,
-        decoder: Decoder { derives_ids: table.derives_ids() },
-        is_utf8,
-        held,
-        pipeline,
-        table: name.to_string(),
-        types: matching,
-        progress,
-        way: match (side_by_side, has_xid) {
-            (true, _) => Way::Claims,
-            (false, true) => Way::Ticks,
-            (false, false) => Way::Scan,
-        },
-        has_xid,
-        lasting: AtomicU64::new(0),
-        window: Mutex::new(Window::new(Position::start())),
-        found: Mutex::new(Found {
-            kept: VecDeque::new(),
-            due: Due::default(),
-            was_nothing: false,
-            careful: 0,
-            started_over: Instant::now(),
-        }),
-        written: Mutex::default(),
-        reader,
-        settler,
-        keeper,
-    })
-}
-
-fn held_by_another(pipeline: &str, shard: i32, shards: i32, owner: Option<String>) -> SourceError {
-    let part = if shards > 1 { format!(" (shard {shard})") } else { String::new() };
-    let owner = owner.unwrap_or_else(|| "another relay".to_owned());
-    let message = format!("{owner} runs pipeline {pipeline:?}{part}");
-    SourceError::new(SourceErrorKind::Held, message)
 }
 
 fn panicked() -> Trouble {

@@ -86,24 +86,14 @@ impl Decoder {
     /// Reads a row of a statement that selects the columns of an event.
     pub(super) fn decode(&self, row: &Row) -> Result<Decoded, tokio_postgres::Error> {
         let seq = row.try_get(column::SEQ)?;
-        Ok(self.decode_columns(seq, row, row.try_get(column::LENGTHS)?))
-    }
-
-    /// Reads the columns of an event, with the lengths of those that were left out for theirs.
-    fn decode_columns<C: Columns>(
-        &self,
-        seq: i64,
-        columns: &C,
-        lengths: Option<Vec<Option<i32>>>,
-    ) -> Decoded {
-        let fields = Fields { columns, lengths, decoder: self };
+        let fields = Fields { row, lengths: row.try_get(column::LENGTHS)?, decoder: self };
         let key = fields.key();
         let event = match &key {
             Ok(key) => fields.event(key).map(Arc::new),
             Err(reason) => Err(reason.clone()),
         };
         let event = event.map_err(|reason| Undecodable { key: key.ok(), reason });
-        Decoded { seq, event }
+        Ok(Decoded { seq, event })
     }
 
     fn id(&self, value: Value<'_>) -> Result<Uuid, String> {
@@ -184,27 +174,15 @@ impl<'r> Value<'r> {
     }
 }
 
-/// Where the columns of an event come from.
-trait Columns {
-    /// The one of this number; `None` if it is NULL.
-    fn value(&self, index: usize) -> Option<Value<'_>>;
-}
-
-impl Columns for Row {
-    fn value(&self, index: usize) -> Option<Value<'_>> {
-        self.try_get(index).ok().flatten()
-    }
-}
-
-struct Fields<'r, C> {
-    columns: &'r C,
+struct Fields<'r> {
+    row: &'r Row,
     lengths: Option<Vec<Option<i32>>>,
     decoder: &'r Decoder,
 }
 
-impl<'r, C: Columns> Fields<'r, C> {
+impl<'r> Fields<'r> {
     fn value(&self, index: usize) -> Option<Value<'r>> {
-        self.columns.value(index)
+        self.row.try_get(index).ok().flatten()
     }
 
     fn required(&self, index: usize, name: &str) -> Result<Value<'r>, String> {
