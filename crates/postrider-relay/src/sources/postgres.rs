@@ -68,8 +68,8 @@ use self::connection::{Connection, Param, is_so};
 use self::error::Trouble;
 use self::frontier::Position;
 use self::lease::Held;
-use self::queries::{IN_ORDER, Reads, Writes};
-use self::read::Due;
+use self::queries::{FEW_ROWS, IN_ORDER, Reads, Writes};
+use self::read::{Due, Xid};
 use self::row::Decoder;
 use self::window::Window;
 use super::Progress;
@@ -473,17 +473,26 @@ impl Shared {
             }
         };
         let Position { base, tick, seq, seen, beyond } = position;
+        let (xmax, under_way) = (Xid(base.xmax()), Xid::all(base.under_way()));
         let (base, tick, beyond) = (base.to_string(), tick.to_string(), beyond.to_text());
         let seen = seen.to_string();
-        let params: [Param<'_>; 6] = [
+        let params: [Param<'_>; 8] = [
             (&self.types, Type::TEXT_ARRAY),
             (&base, Type::TEXT),
             (&tick, Type::TEXT),
             (&seq, Type::INT8),
             (&seen, Type::TEXT),
             (&beyond, Type::TEXT),
+            (&xmax, Type::XID8),
+            (&under_way, Type::XID8_ARRAY),
         ];
-        if is_so(&self.settler.query_with(IN_ORDER, &self.reads.pending, &params).await?)? {
+        let settings = match self.progress {
+            Progress::Cursor => FEW_ROWS,
+            Progress::Delete | Progress::Mark => IN_ORDER,
+        };
+        // Without the number of a transaction there is nothing to be found by it.
+        let params = if self.has_xid { &params[..] } else { &params[..1] };
+        if is_so(&self.settler.query_with(settings, &self.reads.pending, params).await?)? {
             return Ok(true);
         }
         let pipeline = [(&self.pipeline as &(dyn ToSql + Sync), Type::TEXT)];

@@ -71,10 +71,14 @@ pub(super) mod column {
 pub(super) struct Reads {
     /// `$1` limit, `$2` bytes, `$3` types, `$4` xmax, `$5` under way: what has become visible
     /// since a snapshot, after a row that says which snapshot is the next. It says none on another
-    /// timeline.
+    /// timeline. More rows than the limit are any of those that there are.
     pub(super) tick: String,
     /// The same, if all rows are small.
     pub(super) small_tick: String,
+    /// `$1` xmax, `$2` under way, `$3` types: the snapshot of now, as [`now`](Self::now) has it, and
+    /// the first number that has become visible since a snapshot: not by the index of numbers, which
+    /// leads through all rows that there are.
+    pub(super) first: String,
     /// `$1` pipeline, `$2` xmax, `$3` under way: whether something has become visible since a
     /// snapshot, or may have come due. It costs next to nothing.
     pub(super) anything: String,
@@ -97,8 +101,8 @@ pub(super) struct Reads {
     pub(super) due: String,
     /// `$1` limit, `$2` bytes, `$3` pipeline, `$4` shard, `$5` epoch: claims what is due.
     pub(super) claim_due: String,
-    /// `$1` types, `$2` base, `$3` tick, `$4` position, `$5` seen, `$6` beyond: whether a row could be
-    /// delivered.
+    /// `$1` types, `$2` base, `$3` tick, `$4` position, `$5` seen, `$6` beyond, `$7` end of base, `$8`
+    /// what it has under way: whether a row could be delivered.
     pub(super) pending: String,
     /// `$1` pipeline: whether something set aside could be delivered by itself.
     pub(super) set_aside_pending: String,
@@ -157,16 +161,21 @@ impl Reads {
             )
         };
         let aside_of_shard = of_shard(shard, "f.aggregate_type", "f.aggregate_id");
-        let ordered = |rest: &str, order: &str| {
+        let inner = |rest: &str| {
             format!(
                 "SELECT {}, {seq}::bigint AS place FROM {name} AS o WHERE {rest}
-                 ORDER BY {order} LIMIT $1",
+                 ORDER BY {seq} LIMIT $1",
                 event.columns
             )
         };
-        let inner = |rest: &str| ordered(rest, &seq);
-        // In the same order, but not by the index: it leads through all rows that there are.
-        let sorted = |rest: &str| ordered(rest, &format!("{seq}::bigint + 0"));
+        // In no order, which would lead through all rows that there are; and one more than asked
+        // for, so that it can be told that these are not the first ones.
+        let few = |rest: &str| {
+            format!(
+                "SELECT {}, {seq}::bigint AS place FROM {name} AS o WHERE {rest} LIMIT $1 + 1",
+                event.columns
+            )
+        };
         // A scalar subquery is computed once and not for each row.
         let snapshot = |parameter: &str| format!("(SELECT {parameter}::text::pg_snapshot)");
         let has_come = |column: &str| format!("coalesce({column} <= clock_timestamp(), true)");
@@ -207,7 +216,10 @@ impl Reads {
             )
         };
         let now = format!("CASE WHEN {holds} THEN pg_current_snapshot()::text END");
-        let since = format!("({xid} >= $4 OR {xid} = ANY($5)) AND {}", fresh("$3"));
+        let since_of = |xmax: &str, under_way: &str, types: &str| {
+            format!("({xid} >= {xmax} OR {xid} = ANY({under_way})) AND {}", fresh(types))
+        };
+        let since = since_of("$4", "$5", "$3");
         let between = format!(
             "{seq} > $4 AND {} AND pg_visible_in_snapshot({xid}, {})
              AND NOT pg_visible_in_snapshot({xid}, {})",
@@ -225,8 +237,13 @@ impl Reads {
                    ORDER BY f.due_at, f.seq LIMIT 1), false)"
             ),
             now: format!("SELECT {now}, {}", last_xid("$1")),
-            tick: with_snapshot(&now, &last_xid("$4"), &bounded(&sorted(&since), "")),
-            small_tick: with_snapshot(&now, &last_xid("$4"), &small(&sorted(&since))),
+            tick: with_snapshot(&now, &last_xid("$4"), &bounded(&few(&since), "")),
+            small_tick: with_snapshot(&now, &last_xid("$4"), &small(&few(&since))),
+            first: format!(
+                "SELECT {now}, {}, (SELECT min({seq}::bigint + 0) FROM {name} AS o WHERE {})",
+                last_xid("$1"),
+                since_of("$1", "$2", "$3")
+            ),
             page: bounded(&inner(&between), ""),
             small_page: small(&inner(&between)),
             scan: bounded(&inner(&format!("{} AND NOT {seq} = ANY($4)", fresh("$3"))), ""),
@@ -307,28 +324,34 @@ impl Reads {
                     ", attempts, blocks"
                 )
             ),
-            pending: format!(
-                "SELECT NOT ({holds}) OR EXISTS (SELECT FROM {name} AS o WHERE {} AND {}{})",
-                fresh("$1"),
-                match table.has("deliver_after") {
+            pending: {
+                let has_come = match table.has("deliver_after") {
                     true => has_come(&table.time("o", "deliver_after")),
                     false => "true".to_owned(),
-                },
+                };
+                let exists = |rest: &str| {
+                    let fresh = fresh("$1");
+                    format!("EXISTS (SELECT FROM {name} AS o WHERE {fresh} AND {has_come}{rest})")
+                };
+                let unsettled = format!(
+                    " AND NOT pg_visible_in_snapshot({xid}, {})
+                     AND NOT (pg_visible_in_snapshot({xid}, {}) AND {seq} <= $4)
+                     AND NOT (pg_visible_in_snapshot({xid}, {})
+                       AND {seq}::bigint <@ $6::text::int8multirange)",
+                    snapshot("$2"),
+                    snapshot("$3"),
+                    snapshot("$5")
+                );
+                // One by one, so that each is found by an index.
                 match table.has("xid") {
                     true => format!(
-                        " AND ({xid} >= (SELECT pg_snapshot_xmax($2::text::pg_snapshot))
-                           OR {xid} = ANY(ARRAY(SELECT pg_snapshot_xip($2::text::pg_snapshot))))
-                         AND NOT pg_visible_in_snapshot({xid}, {})
-                         AND NOT (pg_visible_in_snapshot({xid}, {}) AND {seq} <= $4)
-                         AND NOT (pg_visible_in_snapshot({xid}, {})
-                           AND {seq}::bigint <@ $6::text::int8multirange)",
-                        snapshot("$2"),
-                        snapshot("$3"),
-                        snapshot("$5")
+                        "SELECT NOT ({holds}) OR {} OR {}",
+                        exists(&format!(" AND {xid} >= $7{unsettled}")),
+                        exists(&format!(" AND {xid} = ANY($8){unsettled}"))
                     ),
-                    false => String::new(),
+                    false => format!("SELECT NOT ({holds}) OR {}", exists("")),
                 }
-            ),
+            },
             set_aside_pending: format!(
                 "SELECT EXISTS (SELECT FROM {failures} AS f WHERE f.pipeline = $1
                  AND f.due_at IS NOT NULL AND {} AND {}{aside_of_shard})",

@@ -45,7 +45,13 @@ impl Due {
 
 /// A transaction's number, as a parameter.
 #[derive(Debug)]
-struct Xid(u64);
+pub(super) struct Xid(pub(super) u64);
+
+impl Xid {
+    pub(super) fn all(xids: &[u64]) -> Vec<Self> {
+        xids.iter().map(|xid| Self(*xid)).collect()
+    }
+}
 
 impl ToSql for Xid {
     fn to_sql(
@@ -124,7 +130,7 @@ impl Shared {
             }
             seen.clone()
         };
-        let under_way: Vec<Xid> = seen.under_way().iter().map(|xid| Xid(*xid)).collect();
+        let under_way = Xid::all(seen.under_way());
         let params: [Param<'_>; 3] = [
             (&self.pipeline, Type::TEXT),
             (&Xid(seen.xmax()), Type::XID8),
@@ -339,7 +345,7 @@ impl Shared {
     }
 
     async fn read_tick(&self, ask: Ask, seen: &Snapshot) -> Result<Vec<Record>, Trouble> {
-        let under_way: Vec<Xid> = seen.under_way().iter().map(|xid| Xid(*xid)).collect();
+        let under_way = Xid::all(seen.under_way());
         let params: [Param<'_>; 5] = [
             (&ask.rows, Type::INT8),
             (&ask.bytes, Type::INT8),
@@ -351,6 +357,9 @@ impl Shared {
             let mut rows =
                 self.reader.query_with(FEW_ROWS, &self.reads.small_tick, &params).await?;
             let now = self.take_snapshot(&mut rows)?;
+            if rows.len() > ask.rows() {
+                return self.begin_large_tick(ask, seen).await;
+            }
             if self.are_small(&rows)? {
                 self.window().frontier.open(now, i64::MIN);
                 return self.take_in(&rows, rows.len() < ask.rows());
@@ -358,8 +367,29 @@ impl Shared {
         }
         let mut rows = self.reader.query_with(FEW_ROWS, &self.reads.tick, &params).await?;
         let now = self.take_snapshot(&mut rows)?;
+        if total(&rows)? > ask.rows() {
+            return self.begin_large_tick(ask, seen).await;
+        }
         self.window().frontier.open(now, i64::MIN);
         self.take_in(&rows, is_all(ask, &rows)?)
+    }
+
+    /// Begins a tick that is read in pages: to sort all of its rows would take long.
+    async fn begin_large_tick(&self, ask: Ask, seen: &Snapshot) -> Result<Vec<Record>, Trouble> {
+        let under_way = Xid::all(seen.under_way());
+        let params: [Param<'_>; 3] = [
+            (&Xid(seen.xmax()), Type::XID8),
+            (&under_way, Type::XID8_ARRAY),
+            (&self.types, Type::TEXT_ARRAY),
+        ];
+        let rows = self.reader.query_with(FEW_ROWS, &self.reads.first, &params).await?;
+        let row = rows.first().expect("a select without a table answers one row");
+        let now = self.snapshot(row.try_get(0)?)?;
+        let now = self.lasting(now, row.try_get(1)?);
+        let after = row.try_get::<_, Option<i64>>(2)?.map_or(i64::MIN, |first| first - 1);
+        let (from, to) = (seen.to_string(), now.to_string());
+        self.window().frontier.open(now, after);
+        self.read_page(ask, &from, &to, after).await
     }
 
     /// Takes the row with the snapshot out of an answer.
@@ -508,7 +538,12 @@ impl Read {
 
 /// Whether an answer that is bounded in bytes has everything there is.
 fn is_all(ask: Ask, rows: &[Row]) -> Result<bool, Trouble> {
-    let total: Option<i64> = rows.first().map(|row| row.try_get(column::TOTAL)).transpose()?;
-    let total = usize::try_from(total.unwrap_or(0)).unwrap_or(usize::MAX);
+    let total = total(rows)?;
     Ok(total < ask.rows() && total == rows.len())
+}
+
+/// How many rows there were for an answer that is bounded in bytes.
+fn total(rows: &[Row]) -> Result<usize, Trouble> {
+    let total: Option<i64> = rows.first().map(|row| row.try_get(column::TOTAL)).transpose()?;
+    Ok(usize::try_from(total.unwrap_or(0)).unwrap_or(usize::MAX))
 }
