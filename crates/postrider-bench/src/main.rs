@@ -21,7 +21,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const USAGE: &str = "\
 usage: postrider-bench memory|sqlite
-       postrider-bench postgres [drain|latency|kept|writers]";
+       postrider-bench postgres [drain|latency|kept|writers|log]";
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -37,6 +37,7 @@ fn main() -> ExitCode {
         },
         ["sqlite"] => sqlite::run(),
         [memory::CHILD, what, events] => memory::run_child(what, events).map(|()| true),
+        [postgres::log::CHILD, url, events] => postgres::log::run_child(url, events).map(|()| true),
         _ => return not_understood(),
     };
     match reached {

@@ -178,7 +178,7 @@ fn cpu_ns() -> u64 {
 }
 
 /// The most memory that this process has had resident.
-fn resident_kib_max() -> u64 {
+pub(crate) fn resident_kib_max() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let high_water = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let kib = high_water.and_then(|text| text.split_whitespace().next());

@@ -1,15 +1,19 @@
 //! PostgreSQL by polling: how fast a backlog is drained, how late an event is, what rows that stay
-//! in the table cost, and what writing events costs the application.
+//! in the table cost, and what writing events costs the application. The same by log tailing, as
+//! far as it differs.
 //!
-//! All of it is measured on one server that is started for it. Whatever is compared is measured in
+//! Each part is measured on a server that is started for it. Whatever is compared is measured in
 //! turn, several times, and the figure is the median: the machine has other work too.
 
 mod backlog;
 mod copy;
+mod cpu;
 mod drain;
 mod idle;
 mod kept;
 mod latency;
+mod load;
+pub(crate) mod log;
 mod relay;
 mod server;
 mod textbook;
@@ -17,7 +21,7 @@ mod writers;
 
 use std::time::Duration;
 
-use self::server::Server;
+use self::server::{Server, WalLevel};
 use crate::Outcome;
 use crate::report::Report;
 
@@ -32,11 +36,12 @@ pub(crate) enum Part {
     Drain,
     Latency,
     Kept,
+    Log,
     Writers,
 }
 
 impl Part {
-    const ALL: [Self; 4] = [Self::Drain, Self::Latency, Self::Kept, Self::Writers];
+    const ALL: [Self; 5] = [Self::Drain, Self::Latency, Self::Kept, Self::Writers, Self::Log];
 
     pub(crate) fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|part| part.name() == name)
@@ -47,7 +52,15 @@ impl Part {
             Self::Drain => "drain",
             Self::Latency => "latency",
             Self::Kept => "kept",
+            Self::Log => "log",
             Self::Writers => "writers",
+        }
+    }
+
+    fn wal_level(self) -> WalLevel {
+        match self {
+            Self::Drain | Self::Latency | Self::Kept | Self::Writers => WalLevel::Replica,
+            Self::Log => WalLevel::Logical,
         }
     }
 }
@@ -85,6 +98,11 @@ impl Sizes {
         self.backlog * 20
     }
 
+    /// Events that are read from the log.
+    fn logged(self) -> u64 {
+        self.backlog * 2
+    }
+
     /// How long something is watched that takes so many seconds in full.
     fn seconds(self, full: u64) -> Duration {
         Duration::from_secs((full * self.backlog / ROWS).clamp(2, full))
@@ -97,14 +115,15 @@ pub(crate) fn run(part: Option<Part>) -> Outcome<bool> {
     // As the binary has it.
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
-        let server = Server::start().await?;
-        let on = server.describe().await?;
         let mut reached = true;
         for part in Part::ALL.into_iter().filter(|one| part.is_none_or(|part| part == *one)) {
+            let server = Server::start(part.wal_level()).await?;
+            let on = server.describe().await?;
             let report = match part {
                 Part::Drain => drain::run(&server, sizes).await?,
                 Part::Latency => latency::run(&server, sizes).await?,
                 Part::Kept => kept::run(&server, sizes).await?,
+                Part::Log => log::run(&server, sizes).await?,
                 Part::Writers => writers::run(&server, sizes).await?,
             };
             reached &= finish(report, sizes, &on)?;

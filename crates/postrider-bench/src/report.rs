@@ -38,17 +38,19 @@ pub(crate) enum Section {
     PostgresDrain,
     PostgresKept,
     PostgresLatency,
+    PostgresLog,
     PostgresWriters,
     Sqlite,
 }
 
 impl Section {
     #[cfg(test)]
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::Memory,
         Self::PostgresDrain,
         Self::PostgresKept,
         Self::PostgresLatency,
+        Self::PostgresLog,
         Self::PostgresWriters,
         Self::Sqlite,
     ];
@@ -59,6 +61,7 @@ impl Section {
             Self::PostgresDrain => "postgres drain",
             Self::PostgresKept => "postgres kept",
             Self::PostgresLatency => "postgres latency",
+            Self::PostgresLog => "postgres log",
             Self::PostgresWriters => "postgres writers",
             Self::Sqlite => "sqlite",
         }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::commands::{completions, dlq, init, migrate, prune, relay, status};
+use crate::commands::{completions, dlq, init, migrate, prune, relay, slot, status};
 
 /// Publishes the events of a database transaction, if and only if that transaction commits.
 #[derive(Debug, Parser)]
@@ -58,6 +58,9 @@ pub(crate) enum Command {
     Dlq(dlq::DlqCommand),
     /// Remove published events that are past their retention
     Prune(prune::PruneArgs),
+    /// Look at what keeps the server's log for pipelines, make or drop it (PostgreSQL)
+    #[command(subcommand)]
+    Slot(slot::SlotCommand),
     /// Watch a shop lose events without an outbox, and none with one
     #[cfg(feature = "demo")]
     Demo(crate::commands::demo::DemoArgs),

@@ -8,4 +8,5 @@ pub(crate) mod init;
 pub(crate) mod migrate;
 pub(crate) mod prune;
 pub(crate) mod relay;
+pub(crate) mod slot;
 pub(crate) mod status;

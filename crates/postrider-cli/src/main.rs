@@ -48,6 +48,7 @@ fn run(command: Command, output: Output) -> Result<(), CliError> {
         Command::Status(args) => block_on(commands::status::run(&args, output)),
         Command::Dlq(command) => block_on(commands::dlq::run(command, output)),
         Command::Prune(args) => block_on(commands::prune::run(&args, output)),
+        Command::Slot(command) => block_on(commands::slot::run(command, output)),
         #[cfg(feature = "demo")]
         Command::Demo(args) => block_on(commands::demo::run(&args, output)),
     }

@@ -10,6 +10,7 @@ use postrider_relay::admin::Admin;
 use postrider_relay::config::{Config, Environment, Flags, SourceConfig};
 use postrider_relay::prune::Prune;
 use postrider_relay::secret::MASK;
+use postrider_relay::slots::Slots;
 use postrider_relay::sources::{self, schema};
 
 use crate::cli::OutboxArgs;
@@ -53,6 +54,12 @@ impl Outbox {
     pub(crate) async fn pruner(&self) -> Result<Box<dyn Prune>, CliError> {
         let SourceConfig { url, table, columns, .. } = &self.source;
         Ok(sources::connect_prune(url.expose(), table, columns).await?)
+    }
+
+    /// Opens the outbox for looking after slots.
+    pub(crate) async fn slots(&self) -> Result<Box<dyn Slots>, CliError> {
+        let SourceConfig { url, table, columns, .. } = &self.source;
+        Ok(sources::connect_slots(url.expose(), table, columns).await?)
     }
 
     /// Creates or upgrades the tables, and says what was done.

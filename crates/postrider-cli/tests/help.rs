@@ -4,7 +4,7 @@ mod support;
 
 use support::{Fixture, stored};
 
-const COMMANDS: [&[&str]; 16] = [
+const COMMANDS: [&[&str]; 20] = [
     &[],
     &["demo"],
     &["init"],
@@ -20,6 +20,10 @@ const COMMANDS: [&[&str]; 16] = [
     &["dlq", "retry"],
     &["dlq", "discard"],
     &["prune"],
+    &["slot"],
+    &["slot", "show"],
+    &["slot", "create"],
+    &["slot", "drop"],
     &["completions"],
 ];
 

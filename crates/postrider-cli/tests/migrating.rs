@@ -4,72 +4,10 @@
 
 mod support;
 
-use std::process;
-use std::sync::atomic::{AtomicU32, Ordering};
-
 use support::Fixture;
-use tokio_postgres::NoTls;
+use support::postgres::Postgres;
 
 const SQLITE: [&str; 2] = ["--from", "sqlite://app.db"];
-
-/// A directory to run commands in, and a schema of PostgreSQL. The schema goes with it, and so do
-/// the roles whose names begin with its own.
-struct Postgres {
-    fixture: Fixture,
-    schema: String,
-    url: String,
-}
-
-impl Postgres {
-    fn new() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let schema = format!("migrating_{}_{count}", process::id());
-        execute(&server(), &format!("CREATE SCHEMA {schema}"));
-        let url = format!("{}?options=-csearch_path%3D{schema}", server());
-        Self { fixture: Fixture::new(), schema, url }
-    }
-
-    fn migrate(&self, args: &[&str]) -> support::Ran {
-        self.fixture.run(&[&["migrate"], args, &["--from", &self.url]].concat())
-    }
-
-    fn execute(&self, sql: &str) {
-        execute(&self.url, sql);
-    }
-}
-
-impl Drop for Postgres {
-    fn drop(&mut self) {
-        let schema = &self.schema;
-        let sql = format!(
-            "DROP SCHEMA {schema} CASCADE;
-            DO $$ DECLARE made text; BEGIN
-                FOR made IN SELECT rolname FROM pg_roles WHERE starts_with(rolname, '{schema}_')
-                LOOP EXECUTE format('DROP ROLE %I', made); END LOOP;
-            END $$"
-        );
-        execute(&server(), &sql);
-    }
-}
-
-/// The server of `cargo xtask services up`.
-fn server() -> String {
-    std::env::var("POSTRIDER_TEST_POSTGRES").expect("tests are run with cargo")
-}
-
-fn execute(url: &str, sql: &str) {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("a runtime starts");
-    let executed = runtime.block_on(async {
-        let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
-        tokio::spawn(connection);
-        client.batch_execute(sql).await
-    });
-    executed.unwrap_or_else(|error| panic!("{sql}: {error:?}: run `cargo xtask services up`"));
-}
 
 #[test]
 fn postgres_is_migrated_once() {

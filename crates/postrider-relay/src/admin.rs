@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 use postrider::Key;
 
+use crate::slots::SlotStatus;
 use crate::source::SourceError;
 
 /// Looks at one outbox and its dead letters, for all pipelines.
@@ -84,6 +85,8 @@ pub struct PipelineStatus {
     pub last_settled_at: Option<SystemTime>,
     /// Who may read each shard, by shard; empty where no lease is needed.
     pub leases: Vec<LeaseStatus>,
+    /// What keeps the server's log for it, if the log is read, or should be.
+    pub slot: Option<SlotStatus>,
 }
 
 /// Who may read a shard of an outbox.

@@ -38,7 +38,7 @@ pub use self::environment::Environment;
 pub use self::flags::Flags;
 pub use self::problem::{Origin, Problem, Problems};
 pub use self::quantity::duration as parse_duration;
-pub use crate::sources::Progress;
+pub use crate::sources::{Mode, Progress};
 pub use postrider::schema::TableName;
 
 /// The name of the pipeline that flags describe.
@@ -89,6 +89,10 @@ pub struct PipelineConfig {
     pub name: String,
     /// How events are read. Defaults to [`Mode::Poll`].
     pub mode: Mode,
+    /// With [`Mode::Cdc`]: how much of the server's log may be kept for the pipeline, in bytes,
+    /// before the table is read instead. Defaults to
+    /// [`MAX_RETAINED_WAL_DEFAULT`](crate::sources::MAX_RETAINED_WAL_DEFAULT).
+    pub max_retained_wal: u64,
     /// How progress is kept. Defaults to [`Progress::Mark`].
     pub progress: Progress,
     /// Only events of these aggregate types; empty means all.
@@ -115,6 +119,7 @@ impl fmt::Debug for PipelineConfig {
         f.debug_struct("PipelineConfig")
             .field("name", &self.name)
             .field("mode", &self.mode)
+            .field("max_retained_wal", &self.max_retained_wal)
             .field("progress", &self.progress)
             .field("aggregate_types", &self.aggregate_types)
             .field("shards", &self.shards)
@@ -128,16 +133,6 @@ impl fmt::Debug for PipelineConfig {
             .field("window", &self.options.window)
             .finish_non_exhaustive()
     }
-}
-
-/// How events are read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
-    /// By asking the table for new rows.
-    #[default]
-    Poll,
-    /// From the database's log.
-    Cdc,
 }
 
 impl PipelineConfig {
@@ -258,8 +253,11 @@ fn check_together(pipelines: &[Read], source: Option<&SourceConfig>, report: &Re
             report.add(&name.origin, what, "give each pipeline a name of its own");
         }
         if let (Mode::Cdc, Some(database)) = (read.mode.value, database) {
-            let what = format!("mode \"cdc\" is not available for {database}");
-            report.add(&read.mode.origin, what, "write mode = \"poll\", or remove it");
+            if !matches!(database, "postgres" | "postgresql") {
+                let what = format!("mode \"cdc\" is not available for {database}");
+                report.add(&read.mode.origin, what, "write mode = \"poll\", or remove it");
+            }
+            check_cdc(read, report);
         }
         if read.shards.value > 1 {
             check_shards(read, source, report);
@@ -272,6 +270,21 @@ fn check_together(pipelines: &[Read], source: Option<&SourceConfig>, report: &Re
             );
             report.add(&read.progress.origin, what, "write progress = \"cursor\" in each of them");
         }
+    }
+}
+
+/// Says what does not go with reading the log.
+fn check_cdc(read: &Read, report: &Report) {
+    if read.progress.value != Progress::Cursor {
+        let what = format!(
+            "mode \"cdc\" keeps its progress by cursor, not by {}",
+            read.progress.value.as_str()
+        );
+        report.add(&read.progress.origin, what, "write progress = \"cursor\", or remove it");
+    }
+    if read.shards.value > 1 {
+        let what = "shards are for polling: with mode \"cdc\" one relay reads the whole log";
+        report.add(&read.shards.origin, what, "write shards = 1, or remove it");
     }
 }
 

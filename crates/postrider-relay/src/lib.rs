@@ -18,6 +18,7 @@ pub mod secret;
 pub mod shutdown;
 pub mod sink;
 pub mod sinks;
+pub mod slots;
 pub mod source;
 pub mod sources;
 mod suggestion;

@@ -20,6 +20,7 @@ use crate::admin::Admin;
 use crate::hint::Hint;
 use crate::pipeline::Ordering;
 use crate::prune::Prune;
+use crate::slots::Slots;
 use crate::source::{Source, SourceError, SourceErrorKind};
 use crate::suggestion::nearest;
 
@@ -63,6 +64,19 @@ impl fmt::Display for Progress {
     }
 }
 
+/// How events are read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// By asking the table for new rows.
+    #[default]
+    Poll,
+    /// From the database's log.
+    Cdc,
+}
+
+/// How much of the server's log is kept for a pipeline before the table is read instead, in bytes.
+pub const MAX_RETAINED_WAL_DEFAULT: u64 = 10 << 30;
+
 /// Which outbox is to be read, for which pipeline, and how.
 #[derive(Clone)]
 pub struct SourceSpec {
@@ -72,6 +86,11 @@ pub struct SourceSpec {
     pub table: TableName,
     /// The name under which progress is kept. Defaults to `default`.
     pub pipeline: String,
+    /// How events are read. Defaults to [`Mode::Poll`].
+    pub mode: Mode,
+    /// With [`Mode::Cdc`]: how much of the server's log may be kept for the pipeline, in bytes,
+    /// before the table is read instead. Defaults to [`MAX_RETAINED_WAL_DEFAULT`].
+    pub max_retained_wal: u64,
     /// How progress is kept. Defaults to [`Progress::Mark`].
     pub progress: Progress,
     /// Only events of these aggregate types; empty means all.
@@ -113,6 +132,8 @@ impl SourceSpec {
             url: url.into(),
             table: TableName::default(),
             pipeline: "default".to_owned(),
+            mode: Mode::default(),
+            max_retained_wal: MAX_RETAINED_WAL_DEFAULT,
             progress: Progress::default(),
             aggregate_types: Vec::new(),
             ordering: Ordering::Key,
@@ -145,6 +166,7 @@ impl fmt::Debug for SourceSpec {
             .field("scheme", &scheme(&self.url))
             .field("table", &self.table)
             .field("pipeline", &self.pipeline)
+            .field("mode", &self.mode)
             .field("progress", &self.progress)
             .field("aggregate_types", &self.aggregate_types)
             .field("ordering", &self.ordering)
@@ -173,6 +195,16 @@ pub async fn connect_prune(
     columns: &BTreeMap<String, String>,
 ) -> Result<Box<dyn Prune>, SourceError> {
     Backend::of(url)?.connect_prune(table, columns).await
+}
+
+/// Connects to an outbox to look after the slots of its pipelines. `columns` are those of a table
+/// that is not of our making: our name to its name.
+pub async fn connect_slots(
+    url: &str,
+    table: &TableName,
+    columns: &BTreeMap<String, String>,
+) -> Result<Box<dyn Slots>, SourceError> {
+    Backend::of(url)?.connect_slots(table, columns).await
 }
 
 /// Makes the tables of an outbox, or brings them up to date. Makes a database file that does not
@@ -332,6 +364,30 @@ impl Backend {
             }
         }
     }
+
+    #[cfg_attr(
+        not(feature = "postgres"),
+        expect(unused_variables, reason = "only PostgreSQL has slots")
+    )]
+    async fn connect_slots(
+        self,
+        table: &TableName,
+        columns: &BTreeMap<String, String>,
+    ) -> Result<Box<dyn Slots>, SourceError> {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(location) => {
+                let (table, columns) = (table.clone(), columns.clone());
+                Ok(Box::new(postgres::PostgresSlots::connect(*location, table, columns).await?))
+            }
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(_) => {
+                let message = "SQLite has no replication slots";
+                Err(SourceError::new(SourceErrorKind::Misconfigured, message)
+                    .with_hint("look at what waits: postrider status"))
+            }
+        }
+    }
 }
 
 #[cfg(feature = "postgres")]
@@ -340,6 +396,8 @@ fn postgres_options(location: postgres::Location, spec: &SourceSpec) -> postgres
         table: spec.table.clone(),
         columns: spec.columns.clone(),
         pipeline: spec.pipeline.clone(),
+        mode: spec.mode,
+        max_retained_wal: spec.max_retained_wal,
         progress: spec.progress,
         ordering: spec.ordering,
         shard: spec.shard,

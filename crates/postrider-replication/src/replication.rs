@@ -48,6 +48,8 @@ pub enum Frame {
         wal_start: Lsn,
         /// How far the server has read the log.
         wal_end: Lsn,
+        /// When the server sent it, by its clock, in microseconds since the year 2000, UTC.
+        sent_at_us: i64,
         /// The message.
         data: Bytes,
     },

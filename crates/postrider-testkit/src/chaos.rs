@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep};
 
 pub use self::bank::Bank;
 pub use self::process::RelayProcess;
-pub use self::running::{Running, Setup, StandingBy, spec};
+pub use self::running::{Running, Setup, StandingBy, cdc, spec};
 pub use self::target::{Arrival, Target};
 pub use self::writers::{Writers, Writing};
 

@@ -9,8 +9,8 @@ fn main() -> ExitCode {
     let route = pipeline::backend(sources::memory::backend(), sinks::memory::backend());
     let mut all = trials(pipeline::cases(), route);
     #[cfg(feature = "postgres")]
-    for progress in postrider_relay::sources::Progress::ALL {
-        let route = pipeline::backend(sources::postgres::backend(progress), sinks::file::backend());
+    for reading in sources::postgres::Reading::ALL {
+        let route = pipeline::backend(sources::postgres::backend(reading), sinks::file::backend());
         all.extend(trials(pipeline::cases(), route));
     }
     #[cfg(not(feature = "postgres"))]

@@ -8,8 +8,8 @@ use postrider_testkit::suites::{self, source, trials};
 fn main() -> ExitCode {
     let mut all = trials(source::cases(), sources::memory::backend());
     #[cfg(feature = "postgres")]
-    for progress in postrider_relay::sources::Progress::ALL {
-        all.extend(trials(source::cases(), sources::postgres::backend(progress)));
+    for reading in sources::postgres::Reading::ALL {
+        all.extend(trials(source::cases(), sources::postgres::backend(reading)));
     }
     #[cfg(not(feature = "postgres"))]
     all.push(suites::not_built("postgres", "postgres"));

@@ -63,7 +63,7 @@ pub use event::{Event, EventBuilder, InvalidEvent, Key, ToEvent};
 pub use events::Events;
 pub use hint::HintSender;
 pub use inbox::{Claim, Inbox, InboxTransaction};
-pub use outbox::{Begin, Outbox, Transaction};
+pub use outbox::{Begin, LogTransaction, Outbox, Transaction};
 #[cfg(feature = "derive")]
 pub use postrider_derive::Event;
 
@@ -82,6 +82,11 @@ pub struct Readme;
 ))]
 #[doc = include_str!("../../../docs/guides/postgresql.md")]
 pub struct PostgresqlGuide;
+
+/// The guide to log tailing, as well.
+#[cfg(all(doctest, feature = "derive", feature = "sqlx-postgres"))]
+#[doc = include_str!("../../../docs/guides/log-tailing.md")]
+pub struct LogTailingGuide;
 
 /// What the derive macro refers to; not for use.
 #[doc(hidden)]

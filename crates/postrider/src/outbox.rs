@@ -49,6 +49,27 @@ pub trait Transaction {
     ) -> Self::Written<'t, T>;
 }
 
+/// An open transaction of a client of PostgreSQL, whose server can keep an event in its log alone.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an open transaction on PostgreSQL, and only there an event can be \
+               written to the log alone",
+    label = "begin a transaction and pass that; on SQLite use `publish`",
+    note = "`let mut tx = pool.begin().await?` with sqlx, \
+            `let mut tx = client.transaction().await?` with tokio-postgres; \
+            then `outbox.publish_message(&mut tx, …)`",
+    note = "each client is behind a feature of postrider: `diesel-async`, `sqlx-postgres`, \
+            `tokio-postgres`"
+)]
+pub trait LogTransaction: Transaction {
+    /// Writes an event to the log, and gives back `written`.
+    fn emit<'t, T: Send + 't>(
+        &'t mut self,
+        table: &'t TableName,
+        event: Event,
+        written: T,
+    ) -> Self::Written<'t, T>;
+}
+
 /// A call that is awaited.
 pub type Answer<'t, T> = Pin<Box<dyn Future<Output = Result<T, WriteError>> + Send + 't>>;
 
@@ -122,6 +143,44 @@ impl Outbox {
         events: impl IntoIterator<Item = E>,
     ) -> Tx::Written<'t, Vec<Uuid>> {
         self.write(tx, Events::of(events), |events| events.iter().map(Event::id).collect())
+    }
+
+    /// Writes one event to the server's log alone, and to no table, and gives back its id. It is
+    /// published once the transaction commits, by pipelines with `mode = "cdc"`. Only PostgreSQL
+    /// has this.
+    ///
+    /// No row has to be removed later, and none is there to be read again: should a pipeline's
+    /// replication slot be lost, the events in it are lost, too. [`publish`](Self::publish) is
+    /// safe from that.
+    ///
+    /// ```
+    /// # #[cfg(feature = "sqlx-postgres")]
+    /// # async fn see(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use postrider::{Event, Outbox};
+    /// let mut tx = pool.begin().await?;
+    /// let seen = Event::builder("Product", "7", "ProductSeen").build()?;
+    /// Outbox::new().publish_message(&mut tx, &seen).await?;
+    /// tx.commit().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Nothing is written if the event is invalid or the database refuses it, as it does while no
+    /// relay has a slot.
+    pub fn publish_message<'t, Tx: LogTransaction>(
+        &'t self,
+        tx: &'t mut Tx,
+        event: &(impl ToEvent + ?Sized),
+    ) -> Tx::Written<'t, Uuid> {
+        match prepared(Events::none().and(event)).map(|mut events| events.remove(0)) {
+            Ok(event) => {
+                let id = event.id();
+                tx.emit(&self.table, event, id)
+            }
+            Err(invalid) => Tx::answer(Err(invalid)),
+        }
     }
 
     /// Runs a transaction and publishes the events that the closure returns with its value:

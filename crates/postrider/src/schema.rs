@@ -85,6 +85,12 @@ impl TableName {
         self.with_suffix("_claims")
     }
 
+    /// The function that writes an event to the log alone.
+    #[cfg(any(feature = "diesel-async", feature = "sqlx-postgres", feature = "tokio-postgres"))]
+    pub(crate) fn publish_message(&self) -> TableName {
+        self.with_suffix("_publish_message")
+    }
+
     fn with_suffix(&self, suffix: &str) -> TableName {
         TableName(format!("{}{suffix}", self.0))
     }

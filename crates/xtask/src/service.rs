@@ -184,12 +184,15 @@ pub(crate) fn up(service: &dyn Service, place: &Place) -> Result<(), Failed> {
 /// Stops a server if it runs; answers whether it did.
 pub(crate) fn down(service: &dyn Service, place: &Place) -> Result<bool, Failed> {
     let Some(pid) = pid(service, place) else { return Ok(false) };
-    // The shell's own `kill`: the program of that name is not everywhere.
-    let mut kill = Command::new("sh");
-    kill.args(["-c", &format!("kill -{} {pid}", service.stop_signal())]);
-    run_silently(&mut kill)?;
-    if wait(STOP_MAX, || self::pid(service, place) != Some(pid)) {
-        return Ok(true);
+    // A server that was started in the background of a shell may ignore some signals.
+    for signal in [service.stop_signal(), "TERM"] {
+        // The shell's own `kill`: the program of that name is not everywhere.
+        let mut kill = Command::new("sh");
+        kill.args(["-c", &format!("kill -{signal} {pid}")]);
+        run_silently(&mut kill)?;
+        if wait(STOP_MAX, || self::pid(service, place) != Some(pid)) {
+            return Ok(true);
+        }
     }
     Err(Failed(format!("{} (process {pid}) does not stop", service.name())))
 }

@@ -7,8 +7,6 @@ use crate::Outcome;
 
 pub(super) const PAYLOAD_BYTES: usize = 200;
 pub(super) const KEYS: u64 = 10_000;
-/// Rows of one transaction.
-const TOGETHER: u64 = 1_000;
 /// Before the number of an event in its payload.
 pub(super) const PAYLOAD_START: &str = "{\"number\":\"";
 /// Digits of that number.
@@ -24,14 +22,30 @@ pub(super) enum Published {
     Yes,
 }
 
+/// How many rows are written, and how.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    pub(super) rows: u64,
+    /// Rows of one transaction.
+    pub(super) together: u64,
+    pub(super) payload_bytes: usize,
+}
+
 /// Writes rows, without waiting for the disk.
 pub(super) async fn fill(client: &Client, rows: u64, published: Published) -> Outcome<()> {
+    let shape = Shape { rows, together: 1_000, payload_bytes: PAYLOAD_BYTES };
+    fill_as(client, shape, published).await
+}
+
+/// The same with transactions and payloads of another size.
+pub(super) async fn fill_as(client: &Client, shape: Shape, published: Published) -> Outcome<()> {
+    let Shape { rows, together, payload_bytes } = shape;
     let published = match published {
         Published::No => "NULL",
         Published::Yes => "clock_timestamp()",
     };
     let note = "x".repeat(
-        PAYLOAD_BYTES
+        payload_bytes
             - PAYLOAD_START.len()
             - NUMBER_BYTES
             - PAYLOAD_MIDDLE.len()
@@ -43,10 +57,10 @@ pub(super) async fn fill(client: &Client, rows: u64, published: Published) -> Ou
            SELECT 'Order', (n % {KEYS})::text, 'OrderPlaced', convert_to('{PAYLOAD_START}'
              || lpad(n::text, {NUMBER_BYTES}, '0') || '{PAYLOAD_MIDDLE}{note}{PAYLOAD_END}', 'UTF8'),
              {published}
-           FROM generate_series((transaction - 1) * {TOGETHER}, transaction * {TOGETHER} - 1) AS n;
+           FROM generate_series((transaction - 1) * {together}, transaction * {together} - 1) AS n;
            COMMIT;
          END LOOP; END $$",
-        rows / TOGETHER
+        rows / together
     );
     // One by one: statements that are sent together are one transaction.
     client.batch_execute("SET synchronous_commit = off").await?;
@@ -55,10 +69,10 @@ pub(super) async fn fill(client: &Client, rows: u64, published: Published) -> Ou
     Ok(())
 }
 
-/// The payload of one event.
-pub(super) fn payload(number: usize) -> String {
+/// The payload of one event, of so many bytes.
+pub(super) fn payload(number: usize, bytes: usize) -> String {
     let start = format!("{PAYLOAD_START}{number:0NUMBER_BYTES$}{PAYLOAD_MIDDLE}");
-    let note = "x".repeat(PAYLOAD_BYTES - start.len() - PAYLOAD_END.len());
+    let note = "x".repeat(bytes - start.len() - PAYLOAD_END.len());
     format!("{start}{note}{PAYLOAD_END}")
 }
 
@@ -95,8 +109,8 @@ mod tests {
 
     #[test]
     fn a_payload_has_its_size_and_number() {
-        let payload = payload(4711);
-        assert_eq!(payload.len(), PAYLOAD_BYTES);
+        let payload = payload(4711, 1600);
+        assert_eq!(payload.len(), 1600);
         assert_eq!(number(payload.as_bytes()), Some(4711));
         assert_eq!(number(b"{}"), None);
     }

@@ -1,6 +1,5 @@
 //! What a relay costs that has nothing to do.
 
-use std::fs;
 use std::time::{Duration, Instant};
 
 use postrider_relay::pipeline::{Options, Pipeline};
@@ -9,16 +8,14 @@ use postrider_relay::sinks::memory::MemorySink;
 use postrider_relay::sources::{Progress, SourceSpec};
 use tokio_postgres::Client;
 
-use super::Sizes;
 use super::server::Server;
+use super::{Sizes, cpu};
 use crate::Outcome;
 use crate::report::{Report, number};
 
 /// Until polling has calmed down, and statistics have been told.
 const SETTLE: Duration = Duration::from_secs(3);
 const SECONDS_PER_HOUR: f64 = 3600.0;
-/// The clock of `/proc`: USER_HZ, which is 100 on every platform that Linux runs on today.
-const TICKS_PER_SECOND: f64 = 100.0;
 
 pub(super) async fn run(server: &Server, sizes: Sizes, report: &mut Report) -> Outcome<()> {
     report.title("postgres, a relay with nothing to do, per hour");
@@ -51,7 +48,7 @@ async fn watch(server: &Server, sizes: Sizes, progress: Progress) -> Outcome<Cos
     let (stop, shutdown) = shutdown();
     let relay = tokio::spawn(pipeline.run(shutdown));
     tokio::time::sleep(SETTLE).await;
-    let sessions = sessions(&client).await?;
+    let sessions = cpu::sessions(&client).await?;
     let (before, started) = (Counts::take(&client, &sessions).await?, Instant::now());
     tokio::time::sleep(sizes.seconds(20)).await;
     let (after, time) = (Counts::take(&client, &sessions).await?, started.elapsed());
@@ -79,33 +76,7 @@ impl Counts {
         let sql = "SELECT (xact_commit + xact_rollback)::float8 FROM pg_stat_database
              WHERE datname = current_database()";
         let transactions = client.query_one(sql, &[]).await?.get(0);
-        let mut server_cpu = 0.0;
-        for session in sessions {
-            server_cpu += cpu_seconds(&session.to_string())?;
-        }
-        Ok(Self { transactions, relay_cpu: cpu_seconds("self")?, server_cpu })
-    }
-}
-
-/// The processes that serve the relay.
-async fn sessions(client: &Client) -> Outcome<Vec<i32>> {
-    let sql = "SELECT pid FROM pg_stat_activity
-         WHERE datname = current_database() AND application_name LIKE 'postrider%'";
-    let sessions = client.query(sql, &[]).await?;
-    if sessions.is_empty() {
-        return Err("the relay is not connected".into());
-    }
-    Ok(sessions.iter().map(|row| row.get(0)).collect())
-}
-
-/// Processor time of a process, with all its threads.
-fn cpu_seconds(process: &str) -> Outcome<f64> {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
-    // Fields are counted from behind the name, which is in brackets.
-    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
-    let mut times = fields.split_whitespace().skip(11).map(str::parse::<f64>);
-    match (times.next(), times.next()) {
-        (Some(Ok(user)), Some(Ok(system))) => Ok((user + system) / TICKS_PER_SECOND),
-        _ => Err(format!("/proc/{process}/stat is not as expected").into()),
+        let server_cpu = cpu::seconds_of(sessions)?;
+        Ok(Self { transactions, relay_cpu: cpu::seconds("self")?, server_cpu })
     }
 }

@@ -19,6 +19,24 @@ const START_MAX: Duration = Duration::from_secs(60);
 /// What is not as the server has it by default. What makes it durable is.
 const SETTINGS: [(&str, &str); 2] = [("max_wal_size", "4GB"), ("shared_buffers", "512MB")];
 
+/// What is in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WalLevel {
+    /// As by default.
+    Replica,
+    /// Also what it takes to decode it.
+    Logical,
+}
+
+impl WalLevel {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Replica => "replica",
+            Self::Logical => "logical",
+        }
+    }
+}
+
 /// A server of its own, on a port of its own.
 pub(super) struct Server {
     programs: PathBuf,
@@ -26,11 +44,12 @@ pub(super) struct Server {
     process: Child,
     port: u16,
     password: String,
+    wal_level: WalLevel,
 }
 
 impl Server {
     /// Makes its data and starts it.
-    pub(super) async fn start() -> Outcome<Self> {
+    pub(super) async fn start(wal_level: WalLevel) -> Outcome<Self> {
         let programs = programs().ok_or("no PostgreSQL found: run `cargo xtask services up`")?;
         let folder = folder()?;
         let password = format!("{:016x}", random());
@@ -49,9 +68,10 @@ impl Server {
         for (name, value) in SETTINGS {
             start.arg("-c").arg(format!("{name}={value}"));
         }
+        start.arg("-c").arg(format!("wal_level={}", wal_level.name()));
         let log = File::create(folder.path().join("log"))?;
         let process = start.stdout(log.try_clone()?).stderr(log).spawn()?;
-        let mut server = Self { programs, folder, process, port, password };
+        let mut server = Self { programs, folder, process, port, password, wal_level };
         server.wait_until_ready().await?;
         Ok(server)
     }
@@ -93,11 +113,25 @@ impl Server {
 
     /// `pgbench` for a database.
     pub(super) fn pgbench(&self, database: &str) -> Command {
-        let mut pgbench = Command::new(self.programs.join("pgbench"));
-        pgbench.env("PGPASSWORD", &self.password).env("PGAPPNAME", "pgbench");
-        pgbench.args(["--host=127.0.0.1", &format!("--port={}", self.port)]);
-        pgbench.args([&format!("--username={USER}"), database]);
+        let mut pgbench = self.program("pgbench");
+        pgbench.arg(database);
         pgbench
+    }
+
+    /// `pg_recvlogical` for a database.
+    pub(super) fn pg_recvlogical(&self, database: &str) -> Command {
+        let mut pg_recvlogical = self.program("pg_recvlogical");
+        pg_recvlogical.arg(format!("--dbname={database}"));
+        pg_recvlogical
+    }
+
+    /// A program that connects to this server, and is known to it by its own name.
+    fn program(&self, name: &str) -> Command {
+        let mut program = Command::new(self.programs.join(name));
+        program.env("PGPASSWORD", &self.password).env("PGAPPNAME", name);
+        program.args(["--host=127.0.0.1", &format!("--port={}", self.port)]);
+        program.arg(format!("--username={USER}"));
+        program
     }
 
     /// Version and settings, for the report.
@@ -106,9 +140,13 @@ impl Server {
         let row = client.query_one("SELECT current_setting('server_version')", &[]).await?;
         let version: &str = row.get(0);
         let settings = SETTINGS.map(|(name, value)| format!("{name} = {value}"));
+        let mut settings = settings.join(", ");
+        if self.wal_level == WalLevel::Logical {
+            settings.push_str(", wal_level = logical");
+        }
         // Debian's build is named behind the number.
         let version = version.split(' ').next().unwrap_or(version);
-        Ok(format!("PostgreSQL {version} on the same machine ({})", settings.join(", ")))
+        Ok(format!("PostgreSQL {version} on the same machine ({settings})"))
     }
 
     async fn wait_until_ready(&mut self) -> Outcome<()> {

@@ -48,7 +48,7 @@ impl Event {
 
     /// The transaction, for `pgbench`.
     fn script(self) -> String {
-        let payload = backlog::payload(0);
+        let payload = backlog::payload(0, backlog::PAYLOAD_BYTES);
         let insert = format!(
             "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload)
              VALUES ('Account', :account::text, 'AccountCharged', convert_to('{payload}', 'UTF8'));"

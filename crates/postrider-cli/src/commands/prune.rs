@@ -66,7 +66,8 @@ pub(crate) async fn run(args: &PruneArgs, output: Output) -> Result<(), CliError
             Some(folder) => format!("to {}", folder.display()),
             None => "for good".to_owned(),
         };
-        output.confirm(&format!("remove {} {where_to}?", count(&found)))?;
+        let question = format!("remove {} {where_to}?", count(&found));
+        output.confirm(&question, "add --yes, or look first with --dry-run")?;
     }
     if !args.dry_run {
         pruner.upkeep().await?;

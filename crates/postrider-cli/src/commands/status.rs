@@ -4,6 +4,7 @@ use clap::Args;
 use postrider_relay::admin::{COUNT_MAX, LeaseStatus, OutboxStatus, PipelineStatus};
 use serde::Serialize;
 
+use super::slot::{self, SlotObject};
 use crate::cli::OutboxArgs;
 use crate::error::CliError;
 use crate::outbox::Outbox;
@@ -41,6 +42,8 @@ struct PipelineObject<'s> {
     last_settled_at: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     leases: Vec<LeaseObject<'s>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    slot: Option<SlotObject<'s>>,
 }
 
 #[derive(Serialize)]
@@ -59,6 +62,13 @@ pub(crate) async fn run(args: &StatusArgs, output: Output) -> Result<(), CliErro
         return output.object(&to_object(&status));
     }
     output.data(&to_text(&status))?;
+    for pipeline in &status.pipelines {
+        let slot = pipeline.slot.as_ref();
+        let trouble = slot.and_then(|slot| slot::trouble(&pipeline.name, slot, &outbox.flags));
+        if let Some(trouble) = trouble {
+            output.talk(&trouble);
+        }
+    }
     let parked: u64 = status.pipelines.iter().map(|pipeline| pipeline.parked).sum();
     if parked > 0 {
         let (events, them) = if parked == 1 { ("event is", "it") } else { ("events are", "them") };
@@ -96,6 +106,7 @@ fn to_pipeline_object(pipeline: &PipelineStatus) -> PipelineObject<'_> {
         blocked_keys: pipeline.blocked_keys,
         last_settled_at: pipeline.last_settled_at.map(rfc3339),
         leases: pipeline.leases.iter().map(to_lease_object).collect(),
+        slot: pipeline.slot.as_ref().map(SlotObject::new),
     }
 }
 
@@ -136,8 +147,8 @@ fn to_text(status: &OutboxStatus) -> String {
         ]
     }));
     let pipelines = table(&rows);
-    let leases = leases_text(status);
-    format!("{} outbox {}\n\n{pipelines}{leases}", status.database, plain(&status.table))
+    let (leases, slots) = (leases_text(status), slots_text(status));
+    format!("{} outbox {}\n\n{pipelines}{leases}{slots}", status.database, plain(&status.table))
 }
 
 /// Who reads what, where that is shared between relays.
@@ -166,9 +177,23 @@ fn leases_text(status: &OutboxStatus) -> String {
     format!("\n{}", table(&rows))
 }
 
+/// What keeps the server's log, where it is read.
+fn slots_text(status: &OutboxStatus) -> String {
+    let mut rows = vec![slot::HEADING.map(str::to_owned).to_vec()];
+    for pipeline in &status.pipelines {
+        rows.extend(pipeline.slot.as_ref().map(|slot| slot::cells(&pipeline.name, slot)));
+    }
+    if rows.len() == 1 {
+        return String::new();
+    }
+    format!("\n{}", table(&rows))
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::{Duration, SystemTime};
+
+    use postrider_relay::slots::{SlotState, SlotStatus};
 
     use super::*;
 
@@ -184,6 +209,7 @@ mod tests {
             blocked_keys: 1,
             last_settled_at: Some(SystemTime::UNIX_EPOCH),
             leases: Vec::new(),
+            slot: None,
         };
         let audit = PipelineStatus {
             name: "audit".into(),
@@ -196,6 +222,7 @@ mod tests {
             blocked_keys: 0,
             last_settled_at: None,
             leases: Vec::new(),
+            slot: None,
         };
         OutboxStatus { database: "sqlite", table: "outbox".into(), pipelines: vec![orders, audit] }
     }
@@ -247,6 +274,33 @@ orders    2      -        free     1
         let json = serde_json::to_string(&to_object(&status)).unwrap();
         let expected =
             r#""leases":[{"shard":0,"owner":"relay-1","epoch":4,"expires_in_seconds":12.0},"#;
+        assert!(json.contains(expected), "{json}");
+    }
+
+    #[test]
+    fn slots_are_shown_where_there_are_any() {
+        let mut status = status();
+        status.pipelines[0].slot = Some(SlotStatus {
+            name: "postrider_orders_12345678".into(),
+            state: SlotState::Missing,
+            wal_status: None,
+            active_pid: None,
+            confirmed_flush_lsn: None,
+            checkpoint_lsn: Some("0/20".into()),
+            retained_bytes: None,
+            safe_bytes: None,
+            lag_bytes: None,
+            log_only: false,
+        });
+        let expected = "
+PIPELINE  SLOT                       STATE    WAL STATUS  RETAINED WAL  SAFE WAL  LAG
+orders    postrider_orders_12345678  missing  -           -             -         -
+";
+        let text = to_text(&status);
+        assert!(text.ends_with(expected), "{text}");
+        let json = serde_json::to_string(&to_object(&status)).unwrap();
+        let expected =
+            r#""slot":{"slot":"postrider_orders_12345678","state":"missing","why":"it is gone","#;
         assert!(json.contains(expected), "{json}");
     }
 }

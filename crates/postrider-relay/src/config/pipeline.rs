@@ -7,7 +7,7 @@ use super::section::{Given, Section};
 use super::tree::Text;
 use super::{Mode, PipelineConfig, Progress, sink};
 use crate::pipeline::{OnDead, Options, Ordering, Retry, Window};
-use crate::sources::LEASE_DEFAULT;
+use crate::sources::{LEASE_DEFAULT, MAX_RETAINED_WAL_DEFAULT};
 
 /// Longest pipeline name, in bytes.
 const NAME_BYTES_MAX: usize = 64;
@@ -17,6 +17,10 @@ const WINDOW_EVENTS_MAX: u64 = 1_000_000;
 const WINDOW_BYTES_MAX: u64 = 4 << 30;
 /// Most attempts.
 const ATTEMPTS_MAX: u64 = 1_000_000;
+
+/// How much of the server's log may be kept: at least a file of it.
+const WAL_BYTES_MIN: u64 = 16 << 20;
+const WAL_BYTES_MAX: u64 = 1 << 50;
 
 /// Most shards of a pipeline.
 const SHARDS_MAX: u32 = 256;
@@ -38,7 +42,14 @@ pub(super) fn read(section: Section<'_>) -> Read {
     let modes = [("poll", Mode::Poll), ("cdc", Mode::Cdc)];
     let mode = section.choice("mode", &modes).unwrap_or_default();
     let progress = section.choice("progress", &Progress::ALL.map(|p| (p.as_str(), p)));
-    let progress = progress.unwrap_or_default();
+    // The log has but one way.
+    let instead = if mode == Mode::Cdc { Progress::Cursor } else { Progress::default() };
+    let progress = progress.unwrap_or(instead);
+    let max_retained_wal = section.size("max_retained_wal", WAL_BYTES_MIN..=WAL_BYTES_MAX);
+    if max_retained_wal.is_some() && mode == Mode::Poll {
+        let what = "`max_retained_wal` is for mode \"cdc\": polling keeps nothing of the log";
+        section.report.add(&section.origin_of("max_retained_wal"), what, "remove it");
+    }
     let shards = section.integer("shards", 1..=SHARDS_MAX.into());
     let shards = shards.and_then(|shards| u32::try_from(shards).ok()).unwrap_or(1);
     let lease = section.duration("lease", SECOND..=HOUR).unwrap_or(LEASE_DEFAULT);
@@ -55,6 +66,7 @@ pub(super) fn read(section: Section<'_>) -> Read {
     let config = name.as_ref().zip(sink).map(|(name, (sink_url, sink))| PipelineConfig {
         name: name.value.clone(),
         mode: mode.value,
+        max_retained_wal: max_retained_wal.unwrap_or(MAX_RETAINED_WAL_DEFAULT),
         progress: progress.value,
         aggregate_types,
         shards: shards.value,

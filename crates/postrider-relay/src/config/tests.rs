@@ -188,8 +188,8 @@ listen = "127.0.0.1:80"
             "p.toml:17:10: `shards` cannot be 257",
             "  fix: use 1 to 256",
             "p.toml:18:1: unknown key `colour` in [[pipeline]]",
-            "  fix: remove it; [[pipeline]] has grace, lease, match, mode, name, on_dead, ordering, \
-             progress, retry, shards, sink, stall_after, window",
+            "  fix: remove it; [[pipeline]] has grace, lease, match, max_retained_wal, mode, name, \
+             on_dead, ordering, progress, retry, shards, sink, stall_after, window",
             "p.toml:19:28: `aggregate_type` is empty",
             "  fix: name at least one, or remove the key",
             "p.toml:20:21: `events` cannot be 0",
@@ -329,6 +329,36 @@ sink = { url = "stdout:" }
             "  fix: write progress = \"cursor\" in each of them",
             "p.toml:9:12: progress \"delete\" belongs to one pipeline, and this outbox has 2",
             "  fix: write progress = \"cursor\" in each of them",
+        ],
+    );
+}
+
+#[cfg(feature = "postgres")]
+#[test]
+fn the_log_is_read_by_a_cursor() {
+    let text = MINIMAL.replace("sqlite://app.db", "postgres://h/db");
+    let cdc = |more: &str| text.replace("sink =", &format!("mode = \"cdc\"\n{more}sink ="));
+    let pipeline = parse(&cdc("")).pipelines.remove(0);
+    assert_eq!((pipeline.mode, pipeline.progress), (Mode::Cdc, Progress::Cursor));
+    assert_eq!(pipeline.max_retained_wal, 10 << 30);
+    let pipeline = parse(&cdc("max_retained_wal = \"1GiB\"\n")).pipelines.remove(0);
+    assert_eq!(pipeline.max_retained_wal, 1 << 30);
+    assert_problems(
+        &cdc("progress = \"mark\"\nshards = 2\n"),
+        &[],
+        &[
+            "p.toml:8:12: mode \"cdc\" keeps its progress by cursor, not by mark",
+            "  fix: write progress = \"cursor\", or remove it",
+            "p.toml:9:10: shards are for polling: with mode \"cdc\" one relay reads the whole log",
+            "  fix: write shards = 1, or remove it",
+        ],
+    );
+    assert_problems(
+        &text.replace("sink =", "max_retained_wal = \"1GiB\"\nsink ="),
+        &[],
+        &[
+            "p.toml:7:20: `max_retained_wal` is for mode \"cdc\": polling keeps nothing of the log",
+            "  fix: remove it",
         ],
     );
 }

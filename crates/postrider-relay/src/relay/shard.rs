@@ -53,6 +53,8 @@ impl ShardPlan {
             let spec = SourceSpec {
                 table: source.table.clone(),
                 pipeline: config.name.clone(),
+                mode: config.mode,
+                max_retained_wal: config.max_retained_wal,
                 progress: config.progress,
                 aggregate_types: config.aggregate_types.clone(),
                 ordering: config.options.ordering,

@@ -1,4 +1,4 @@
-//! An outbox in PostgreSQL, read by polling.
+//! An outbox in PostgreSQL, read by polling or from the server's log.
 //!
 //! # Design
 //!
@@ -7,6 +7,8 @@
 //!   `seq`. A transaction that commits late is found whenever it does, and one that stays open
 //!   holds nothing up. Writers that take turns on their aggregate get its events in their order:
 //!   whoever sees the later one sees the earlier one too, and that has the smaller number.
+//! - **The log** (`log`) tells of commits sooner and without polling. It leans on the same position
+//!   as a cursor does, so that one can go on where the other left off.
 //! - **Progress** is kept in the rows (`mark`, `delete`) or as a position (`cursor`, `frontier`).
 //!   Changing from one to another is described in `checkpoint`.
 //! - **Settling** (`settle`) is one statement in the usual case, and no transaction is held open
@@ -37,15 +39,18 @@ mod error;
 mod frontier;
 mod lease;
 mod location;
+mod log;
 mod migrate;
 mod open;
 mod options;
 mod partitions;
 mod prune;
 mod queries;
+mod ranges;
 mod read;
 mod row;
 mod settle;
+mod slots;
 mod snapshot;
 mod table;
 mod tls;
@@ -68,9 +73,12 @@ use self::connection::{Connection, Param, is_so};
 use self::error::Trouble;
 use self::frontier::Position;
 use self::lease::Held;
+use self::log::{Answer, IDLE_BYTES, Log, LogQueries, Tail};
 use self::queries::{FEW_ROWS, IN_ORDER, Reads, Writes};
 use self::read::{Due, Xid};
 use self::row::Decoder;
+use self::settle::Written;
+use self::snapshot::Snapshot;
 use self::window::Window;
 use super::Progress;
 use super::room::Room;
@@ -85,6 +93,7 @@ pub use self::location::{InvalidLocation, Location};
 pub use self::migrate::{migrate, status, verify};
 pub use self::options::PostgresOptions;
 pub use self::prune::PostgresPruner;
+pub use self::slots::PostgresSlots;
 
 /// The shortest pause after an empty read.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
@@ -99,6 +108,10 @@ const SETTLE_EVERY: Duration = Duration::from_millis(4);
 const NOTE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often to try to give a lease back while the server is away.
 const GIVE_BACK_EVERY: Duration = Duration::from_millis(200);
+/// How long to wait for what the log has already.
+const CATCH_UP_MAX: Duration = Duration::from_secs(1);
+/// How much to read meanwhile of what has come due.
+const CATCH_UP_BYTES: usize = 1 << 20;
 /// Fewer rows than this are little.
 const FEW: usize = 256;
 
@@ -113,7 +126,6 @@ pub struct PostgresSource {
     last_settle: Mutex<Option<Instant>>,
     /// How long to wait after the next look that finds nothing.
     pause: Mutex<Duration>,
-    settled: Notify,
     hint: Hint,
     closed: bool,
 }
@@ -156,6 +168,14 @@ struct Shared {
     found: Mutex<Found>,
     /// The position that the database has, of a cursor.
     written: Mutex<Option<Position>>,
+    /// Held from when a position is determined until it is written: it must not go back.
+    writing: tokio::sync::Mutex<()>,
+    /// Something may have been released, or come due.
+    settled: Notify,
+    /// How the log is read, unless the table is polled.
+    log: Option<Log>,
+    /// What a slot would be called that polling has no use for.
+    slots: Option<LogQueries>,
 }
 
 /// How fresh rows are found.
@@ -182,6 +202,8 @@ struct Found {
     careful: u32,
     /// When everything unpublished was last looked for from the start.
     started_over: Instant,
+    /// The last snapshot of a look, if that is of interest.
+    now: Option<Snapshot>,
 }
 
 impl PostgresSource {
@@ -197,7 +219,6 @@ impl PostgresSource {
             last_read: Mutex::default(),
             last_settle: Mutex::default(),
             pause: Mutex::new(PAUSE_MIN),
-            settled: Notify::new(),
             hint,
             closed: false,
         })
@@ -205,6 +226,9 @@ impl PostgresSource {
 
     /// Waits until it is worth reading again, if the last read found little just now.
     async fn gather(&self, limit: BatchLimit) {
+        if self.shared.is_streaming() {
+            return;
+        }
         let since = lock(&self.last_read).map_or(READ_EVERY, |last_read| last_read.elapsed());
         tokio::time::sleep(READ_EVERY.saturating_sub(since).min(limit.wait)).await;
     }
@@ -221,6 +245,31 @@ impl PostgresSource {
         let looked = look.await;
         *looking = None;
         looked.unwrap_or_else(|_| Err(panicked()))
+    }
+
+    /// Reads the log up to where it ends now, unless there is something to deliver before: what
+    /// was committed is in the log, but takes its time to come. Answers whether it was read.
+    async fn catch_up(&self) -> Result<bool, Trouble> {
+        let Some(end) = self.shared.end_of_log().await? else { return Ok(true) };
+        let started = Instant::now();
+        let limit = BatchLimit { events: FEW, bytes: CATCH_UP_BYTES, wait: CATCH_UP_MAX };
+        loop {
+            // At least once: something may have come due.
+            self.look(BatchLimit { wait: limit.wait.saturating_sub(started.elapsed()), ..limit })
+                .await?;
+            let (is_behind, kept) = (self.shared.is_behind(end), self.shared.kept().0);
+            if !is_behind || kept > 0 || started.elapsed() > CATCH_UP_MAX {
+                return Ok(!is_behind);
+            }
+        }
+    }
+
+    /// Nobody waits for what is being looked for.
+    async fn stop_looking(&self) {
+        if let Some(look) = self.looking.lock().await.take() {
+            look.abort();
+            drop(look.await);
+        }
     }
 
     /// Takes records that were found. If it is known that there are more, they are read while
@@ -257,7 +306,7 @@ impl Source for PostgresSource {
     async fn next_batch(&self, limit: BatchLimit) -> Result<Vec<Record>, SourceError> {
         let started = Instant::now();
         loop {
-            self.shared.held.check()?;
+            self.shared.check()?;
             let found = self.take_found(limit).await;
             if let Some(records) =
                 found.map_err(|trouble| trouble.while_doing("read the outbox"))?
@@ -274,14 +323,21 @@ impl Source for PostgresSource {
             }
             let left = limit.wait.saturating_sub(started.elapsed());
             if left.is_zero() {
-                return Ok(Vec::new());
+                lock(&self.shared.found).due = Due::default();
+                self.catch_up().await.map_err(|trouble| trouble.while_doing("read the outbox"))?;
+                let kept = self.shared.take_kept(limit);
+                return Ok(kept.unwrap_or_default());
+            }
+            if self.shared.is_streaming() {
+                // The look has waited.
+                continue;
             }
             let pause = *lock(&self.pause);
             tokio::select! {
                 () = tokio::time::sleep(pause.min(left)) => {
                     *lock(&self.pause) = (pause * 2).min(PAUSE_MAX);
                 }
-                () = self.settled.notified() => *lock(&self.pause) = PAUSE_MIN,
+                () = self.shared.settled.notified() => *lock(&self.pause) = PAUSE_MIN,
                 () = hinted => *lock(&self.pause) = PAUSE_MIN,
             }
         }
@@ -289,7 +345,7 @@ impl Source for PostgresSource {
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<Settled, SourceError> {
         let shared = &self.shared;
-        shared.held.check()?;
+        shared.check()?;
         if settlements.len() < FEW {
             let since = lock(&self.last_settle).map_or(SETTLE_EVERY, |last| last.elapsed());
             tokio::time::sleep(SETTLE_EVERY.saturating_sub(since)).await;
@@ -307,7 +363,7 @@ impl Source for PostgresSource {
             lock(&shared.found).due = Due::default();
         }
         // Something may have been released, or come due.
-        self.settled.notify_one();
+        shared.settled.notify_one();
         Ok(settled)
     }
 
@@ -318,7 +374,11 @@ impl Source for PostgresSource {
     }
 
     async fn pending(&self) -> Result<bool, SourceError> {
-        self.shared.held.check()?;
+        self.shared.check()?;
+        let caught_up = self.catch_up().await;
+        if !caught_up.map_err(|trouble| trouble.while_doing("read the outbox"))? {
+            return Ok(true);
+        }
         self.shared.pending().await.map_err(|trouble| trouble.while_doing("read the outbox"))
     }
 
@@ -328,15 +388,25 @@ impl Source for PostgresSource {
 
     async fn give_back(mut self: Box<Self>) {
         self.keeper.abort();
+        self.stop_looking().await;
+        if let Some(log) = &self.shared.log {
+            self.shared.end_stream(log).await;
+        }
         self.shared.give_back().await;
         self.closed = true;
     }
 
     async fn close(mut self: Box<Self>) -> Result<(), SourceError> {
         self.keeper.abort();
+        self.stop_looking().await;
         let closed = async {
             let Shared { checkpoints, settler, pipeline, held, .. } = &*self.shared;
             self.shared.write_position().await?;
+            if let Some(log) = &self.shared.log {
+                // What was settled last is in the snapshot that this has answered.
+                self.shared.write_position().await?;
+                self.shared.end_stream(log).await;
+            }
             checkpoints.survived(settler, pipeline, held).await?;
             held.release(settler).await
         };
@@ -352,6 +422,12 @@ impl Source for PostgresSource {
 impl Drop for PostgresSource {
     fn drop(&mut self) {
         self.keeper.abort();
+        if let Some(look) = self.looking.get_mut().take() {
+            look.abort();
+        }
+        if let Some(log) = &self.shared.log {
+            log.let_go();
+        }
         if !self.closed
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
@@ -375,6 +451,12 @@ impl Shared {
     fn lease_params(&self) -> [(&(dyn ToSql + Sync), Type); 3] {
         let Held { shard, epoch, .. } = &self.held;
         [(&self.pipeline, Type::TEXT), (shard, Type::INT4), (epoch, Type::INT8)]
+    }
+
+    /// Refuses to go on once the lease is lost, or the slot is.
+    fn check(&self) -> Result<(), SourceError> {
+        self.held.check()?;
+        self.log.as_ref().map_or(Ok(()), Log::refuse_given_up)
     }
 
     /// Whoever stands by need not wait for the lease to run out. But the start has not ended in an
@@ -410,9 +492,16 @@ impl Shared {
             types: self.types.as_deref(),
             adopts,
         };
+        if let Some(slots) = &self.slots {
+            self.leave_log(slots).await?;
+        }
         let started = self.checkpoints.start(&self.settler, start).await?;
-        let Started { position, crashes, xid } = started;
+        let Started { mut position, crashes, xid } = started;
         self.lasting.fetch_max(xid.max(position.tick.xmax()), atomic::Ordering::Relaxed);
+        let tail = match &self.log {
+            Some(log) => self.resume_log(log, &mut position, xid).await?,
+            None => None,
+        };
         let params = [(&self.pipeline as &(dyn ToSql + Sync), Type::TEXT)];
         let mut blocked_keys = Vec::new();
         for row in self.settler.query(&self.reads.blocked_keys, &params).await? {
@@ -420,7 +509,7 @@ impl Shared {
             blocked_keys.push(postrider::Key { aggregate_type, aggregate_id });
         }
         *lock(&self.written) = Some(position.clone());
-        *self.window() = Window::new(position);
+        *self.window() = Window::new(position, tail);
         Ok(Resume { blocked_keys, crashes })
     }
 
@@ -441,16 +530,20 @@ impl Shared {
     }
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<Settled, Trouble> {
+        let _writing = self.writing.lock().await;
         let (settling, position) = {
             let mut window = self.window();
             let settling = window.take(settlements);
             let is_cursor = self.progress == Progress::Cursor;
-            (settling, is_cursor.then(|| window.frontier.position()))
+            (settling, is_cursor.then(|| window.position()))
         };
         match settle::settle(self, &settling, position.as_ref()).await {
-            Ok(settled) => {
-                *lock(&self.written) = position;
+            Ok(Written { settled, answer }) => {
                 self.window().settled(settling);
+                // Without an answer nothing was written.
+                if self.log.is_none() || answer.is_some() {
+                    self.wrote(position, answer).await?;
+                }
                 Ok(settled)
             }
             Err(trouble) => {
@@ -463,16 +556,16 @@ impl Shared {
     async fn pending(&self) -> Result<bool, Trouble> {
         let position = {
             let window = self.window();
-            let is_kept = !lock(&self.found).kept.is_empty();
-            if is_kept || window.frontier.has_unsettled() || !window.is_quiet() {
+            let (kept, delayed) = self.kept();
+            if kept > 0 || window.unsettled() > delayed || window.under_way() > delayed {
                 return Ok(true);
             }
             match self.progress {
-                Progress::Cursor => window.frontier.position(),
+                Progress::Cursor => window.position(),
                 Progress::Delete | Progress::Mark => Position::start(),
             }
         };
-        let Position { base, tick, seq, seen, beyond } = position;
+        let Position { base, tick, seq, seen, beyond, .. } = position;
         let (xmax, under_way) = (Xid(base.xmax()), Xid::all(base.under_way()));
         let (base, tick, beyond) = (base.to_string(), tick.to_string(), beyond.to_text());
         let seen = seen.to_string();
@@ -505,13 +598,51 @@ impl Shared {
         if self.progress != Progress::Cursor {
             return Ok(());
         }
-        let position = self.window().frontier.position();
-        if lock(&self.written).as_ref().is_none_or(|written| *written == position) {
+        let _writing = self.writing.lock().await;
+        let (position, is_base_old) = {
+            let window = self.window();
+            (window.position(), window.tail.as_ref().is_some_and(Tail::is_base_old))
+        };
+        let is_written = |written: &Position| !is_base_old && written.is_about(&position);
+        if lock(&self.written).as_ref().is_none_or(is_written) {
             return Ok(());
         }
-        settle::settle(self, &[], Some(&position)).await?;
-        *lock(&self.written) = Some(position);
-        Ok(())
+        let Written { answer, .. } = settle::settle(self, &[], Some(&position)).await?;
+        if let Some(tail) = &mut self.window().tail {
+            tail.trim();
+        }
+        self.wrote(Some(position), answer).await
+    }
+
+    /// The position was written.
+    async fn wrote(
+        &self,
+        position: Option<Position>,
+        answer: Option<Answer>,
+    ) -> Result<(), Trouble> {
+        if let (Some(log), Some(position)) = (&self.log, &position) {
+            log.confirm(position);
+        }
+        *lock(&self.written) = position;
+        match (&self.log, answer) {
+            (Some(log), Some(answer)) => self.note_answer(log, answer).await,
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Position {
+    /// Whether another one says no more than this: some of the log in which there is nothing for
+    /// the pipeline makes no difference.
+    fn is_about(&self, other: &Self) -> bool {
+        let is_near = match (&self.log, &other.log) {
+            (Some(one), Some(other)) => {
+                one.since == other.since && other.lsn.0.saturating_sub(one.lsn.0) < IDLE_BYTES
+            }
+            (one, other) => one == other,
+        };
+        let log = self.log.clone();
+        is_near && *self == Self { log, ..other.clone() }
     }
 }
 
@@ -538,7 +669,13 @@ async fn keep_lease(shared: Arc<Shared>) {
     loop {
         every.tick().await;
         match shared.held.renew(&shared.keeper).await {
-            Ok(true) => shared.note_position().await,
+            Ok(true) => {
+                shared.note_position().await;
+                if let Err(trouble) = shared.guard_wal().await {
+                    let error = trouble.while_doing("look after the slot").details();
+                    debug!(pipeline = shared.pipeline, error, "the slot was not looked after");
+                }
+            }
             Ok(false) => return,
             Err(trouble) if trouble.is_lost() => {
                 shared.held.lost();

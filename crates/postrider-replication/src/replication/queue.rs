@@ -137,7 +137,12 @@ mod tests {
     use crate::Lsn;
 
     fn data(number: u64) -> Frame {
-        Frame::XLogData { wal_start: Lsn(number), wal_end: Lsn(number), data: Bytes::new() }
+        Frame::XLogData {
+            wal_start: Lsn(number),
+            wal_end: Lsn(number),
+            sent_at_us: 0,
+            data: Bytes::new(),
+        }
     }
 
     fn keepalive(number: u64) -> Frame {

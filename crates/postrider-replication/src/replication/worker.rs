@@ -294,11 +294,10 @@ impl Received {
         match reader.u8()? {
             b'w' => {
                 let (wal_start, wal_end) = (Lsn(reader.u64()?), Lsn(reader.u64()?));
-                // When it was sent.
-                reader.i64()?;
+                let sent_at_us = reader.i64()?;
                 let data = reader.left().clone();
                 let position = wal_start.max(wal_end);
-                let frame = Frame::XLogData { wal_start, wal_end, data };
+                let frame = Frame::XLogData { wal_start, wal_end, sent_at_us, data };
                 Ok(Self { frame, position, reply_requested: false })
             }
             b'k' => {

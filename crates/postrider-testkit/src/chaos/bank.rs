@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use postrider::schema::postgres::Layout;
 use postrider::schema::{self, TableName};
 use postrider_relay::admin::{Admin, Selection};
 use postrider_relay::sources;
@@ -46,19 +47,28 @@ impl Bank {
     /// One in a database of its own, in a server that only this process uses and that is gone with
     /// it: what other processes do to the shared server does not disturb it.
     pub async fn fresh() -> Arc<Self> {
-        static DATABASES: AtomicU64 = AtomicU64::new(0);
-        let name = format!("bank{}", DATABASES.fetch_add(1, Ordering::Relaxed));
-        let server = server().await;
-        let made = server.connect().await.batch_execute(&format!("CREATE DATABASE {name}")).await;
-        made.expect("a database can be made");
-        Arc::new(Self::open(server.url(&name)).await)
+        Arc::new(Self::open(database("").await).await)
+    }
+
+    /// The same with what else there is to say of the database.
+    pub async fn fresh_in(options: &str) -> Arc<Self> {
+        Arc::new(Self::open(database(options).await).await)
+    }
+
+    /// The same with an outbox in partitions.
+    pub async fn fresh_as(layout: Layout) -> Arc<Self> {
+        Arc::new(Self::open_as(database("").await, Some(layout)).await)
     }
 
     /// Makes its tables in an empty database.
     pub async fn open(url: impl Into<String>) -> Self {
+        Self::open_as(url, None).await
+    }
+
+    async fn open_as(url: impl Into<String>, layout: Option<Layout>) -> Self {
         let bank = Self::at(url, 1);
         let mut client = bank.connect().await;
-        let migrated = schema::postgres::migrate(&mut client, &TableName::default(), None).await;
+        let migrated = schema::postgres::migrate(&mut client, &TableName::default(), layout).await;
         migrated.expect("an empty database can be migrated");
         client.batch_execute(TABLES).await.expect("tables can be made");
         bank
@@ -102,6 +112,12 @@ impl Bank {
         row.unwrap_or_else(|error| panic!("{query}: {error:?}")).get(0)
     }
 
+    /// The text that a query answers, if it answers one.
+    pub async fn text(&self, query: &str) -> Option<String> {
+        let row = self.connect().await.query_opt(query, &[]).await;
+        row.unwrap_or_else(|error| panic!("{query}: {error:?}")).and_then(|row| row.get(0))
+    }
+
     /// Changes an account within whatever transaction the client has open, or in one of its own.
     /// Answers the number of the event. Only unnamed statements are used.
     pub async fn change(&self, client: &Client, account: u64) -> Result<u64, Error> {
@@ -139,7 +155,7 @@ impl Bank {
     }
 
     /// Notes that a writer was told of its commit.
-    pub(super) fn confirm(&self, events: &[u64]) {
+    pub fn confirm(&self, events: &[u64]) {
         self.confirmed.lock().unwrap_or_else(PoisonError::into_inner).extend(events);
     }
 
@@ -182,7 +198,8 @@ impl Bank {
         retried.expect("an operator can retry")
     }
 
-    async fn admin(&self) -> Box<dyn Admin> {
+    /// Connects as an operator.
+    pub async fn admin(&self) -> Box<dyn Admin> {
         let columns = BTreeMap::new();
         let admin = sources::connect_admin(&self.url, &TableName::default(), &columns).await;
         admin.expect("an operator can connect")
@@ -251,9 +268,21 @@ impl Bank {
     }
 }
 
+/// A database of the server of this process.
+async fn database(options: &str) -> String {
+    static DATABASES: AtomicU64 = AtomicU64::new(0);
+    let name = format!("bank{}", DATABASES.fetch_add(1, Ordering::Relaxed));
+    let make = format!("CREATE DATABASE {name} {options}");
+    let server = server().await;
+    let made = server.connect().await.batch_execute(&make).await;
+    made.expect("a database can be made");
+    server.url(&name)
+}
+
 /// The server of this process. Its janitor removes it when the process ends.
 async fn server() -> &'static Server {
     static SERVER: OnceCell<Server> = OnceCell::const_new();
-    let settings = vec!["max_connections = 300".to_owned()];
+    let settings = ["max_connections = 300", "max_replication_slots = 100", "max_wal_senders = 50"];
+    let settings = settings.map(str::to_owned).to_vec();
     SERVER.get_or_init(|| Server::start(Options { settings, ..Options::default() })).await
 }

@@ -9,7 +9,7 @@ use postrider_relay::relay::{Outcome, Relay};
 use postrider_relay::shutdown::{ShutdownHandle, shutdown};
 use postrider_relay::sinks::SinkSpec;
 use postrider_relay::source::{SourceError, SourceErrorKind};
-use postrider_relay::sources::{Progress, SourceSpec};
+use postrider_relay::sources::{Mode, Progress, SourceSpec};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
@@ -28,6 +28,11 @@ pub fn spec(url: &str, progress: Progress) -> SourceSpec {
     static RELAYS: AtomicU32 = AtomicU32::new(0);
     let relay = format!("relay {}", RELAYS.fetch_add(1, Ordering::Relaxed));
     SourceSpec { progress, lease: LONG_LEASE, relay, ..SourceSpec::new(url) }
+}
+
+/// The same, read from the log.
+pub fn cdc(url: &str) -> SourceSpec {
+    SourceSpec { mode: Mode::Cdc, ..spec(url, Progress::Cursor) }
 }
 
 /// A pipeline that runs in this process.
@@ -94,6 +99,11 @@ impl Running {
         self.status.borrow().clone()
     }
 
+    /// Whether it has ended.
+    pub fn has_ended(&self) -> bool {
+        self.task.is_finished()
+    }
+
     /// Waits until it stands so.
     pub async fn until(&mut self, what: &str, condition: impl FnMut(&Status) -> bool) {
         let waited = timeout(DEADLINE, self.status.wait_for(condition)).await;
@@ -145,6 +155,8 @@ pub struct Setup {
     pub url: String,
     /// Where events go, for each pipeline by name.
     pub pipelines: Vec<(String, String)>,
+    /// How events are read.
+    pub mode: Mode,
     /// How progress is kept.
     pub progress: Progress,
     /// `key` or `none`.
@@ -163,6 +175,7 @@ impl Setup {
         Self {
             url: url.into(),
             pipelines: vec![("default".to_owned(), target.url())],
+            mode: Mode::Poll,
             progress,
             ordering: "key",
             shards: 1,
@@ -175,11 +188,16 @@ impl Setup {
     pub fn text(&self) -> String {
         let Self { url, progress, ordering, shards, window, .. } = self;
         let lease = self.lease.as_millis();
+        let mode = match self.mode {
+            Mode::Cdc => "cdc",
+            Mode::Poll => "poll",
+        };
         let pipeline = |(name, sink): &(String, String)| {
             format!(
                 "
 [[pipeline]]
 name = {name:?}
+mode = {mode:?}
 progress = \"{progress}\"
 ordering = {ordering:?}
 shards = {shards}

@@ -3,6 +3,8 @@
 #[cfg(feature = "postgres")]
 pub mod diesel_async;
 #[cfg(feature = "postgres")]
+pub mod messages;
+#[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "sqlite")]
 pub mod rusqlite;

@@ -21,6 +21,8 @@ use super::with_database;
 const PREFIX: &str = "test_";
 /// No test is that slow.
 const LEFT_AFTER: Duration = Duration::from_secs(3600);
+/// The same for slots.
+const SLOTS_LEFT_AFTER: Duration = Duration::from_secs(300);
 
 /// The URL of the shared server.
 ///
@@ -85,7 +87,8 @@ impl Database {
 
 impl Drop for Database {
     fn drop(&mut self) {
-        let statement = format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.name);
+        let name = self.name.clone();
+        let statement = format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)");
         let server = std::mem::take(&mut self.server);
         let drop_it = move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -93,7 +96,14 @@ impl Drop for Database {
                 let (client, connection) = tokio_postgres::connect(&server, NoTls).await?;
                 tokio::spawn(connection);
                 client.batch_execute(LONGEST_DROP).await?;
-                client.batch_execute(&statement).await
+                // A slot may be in the making.
+                for _ in 0..DROPS {
+                    drop_slots(&client, &name).await?;
+                    if client.batch_execute(&statement).await.is_ok() {
+                        break;
+                    }
+                }
+                Ok::<_, tokio_postgres::Error>(())
             };
             let _ = runtime.expect("a runtime can be made").block_on(dropping);
         };
@@ -103,8 +113,39 @@ impl Drop for Database {
     }
 }
 
+/// How often it is tried.
+const DROPS: usize = 5;
 /// How long the server tries to let a database go.
 const LONGEST_DROP: &str = "SET statement_timeout = '10s'";
+
+/// Drops the slots of a database, which could not be dropped with them.
+async fn drop_slots(client: &Client, database: &str) -> Result<(), tokio_postgres::Error> {
+    let end = "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots
+         WHERE database = $1 AND active_pid IS NOT NULL";
+    let drop = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots
+         WHERE database = $1 AND active_pid IS NULL";
+    let left = "SELECT count(*) FROM pg_replication_slots WHERE database = $1";
+    for _ in 0..100 {
+        client.query(end, &[&database]).await?;
+        // Another one may begin to read it in between.
+        let _ = client.query(drop, &[&database]).await;
+        let left: i64 = client.query_one(left, &[&database]).await?.get(0);
+        if left == 0 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    Ok(())
+}
+
+/// Drops the slots of a database in which nobody is: they keep the server from tidying up.
+async fn drop_idle_slots(client: &Client, database: &str) -> Result<(), tokio_postgres::Error> {
+    let idle = "SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE datname = $1)";
+    if client.query_one(idle, &[&database]).await?.get(0) {
+        drop_slots(client, database).await?;
+    }
+    Ok(())
+}
 
 /// Drops the databases that killed tests have left. Their names say how old they are.
 async fn sweep(client: &Client) {
@@ -114,8 +155,13 @@ async fn sweep(client: &Client) {
         let id = name.strip_prefix(PREFIX).and_then(|id| Uuid::parse_str(id).ok());
         let Some(made_at) = id.and_then(|id| id.get_timestamp()) else { continue };
         let made_at = UNIX_EPOCH + Duration::from_secs(made_at.to_unix().0);
-        if made_at.elapsed().is_ok_and(|age| age > LEFT_AFTER) {
+        let Ok(age) = made_at.elapsed() else { continue };
+        if age > SLOTS_LEFT_AFTER {
+            let _ = drop_idle_slots(client, &name).await;
+        }
+        if age > LEFT_AFTER {
             // Another process may sweep, too, or somebody looks into it.
+            let _ = drop_slots(client, &name).await;
             let _ = client.batch_execute(&format!("DROP DATABASE IF EXISTS {name}")).await;
         }
     }

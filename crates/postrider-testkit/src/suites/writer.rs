@@ -1,6 +1,7 @@
 //! What every database client must do: the writing of events, and the inbox.
 
 mod claims;
+mod messages;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 mod transactions;
@@ -29,13 +30,21 @@ pub trait TestDatabase {
     async fn only_row(&self) -> WrittenRow;
     /// How many orders there are.
     async fn orders(&self) -> u32;
-    /// Drops the tables of outbox and inbox.
+    /// Drops the tables of outbox and inbox, and what there is of functions.
     async fn unmigrate(&self);
     /// Makes the database refuse every event from now on.
     async fn refuse_events(&self, why: Why);
     /// How many statements have written to the outbox.
     async fn insert_statements(&self) -> u32 {
         unreachable!("only where one statement writes a batch")
+    }
+    /// Keeps what is written to the log from now on.
+    async fn watch_log(&self) {
+        unreachable!("only where there is a log")
+    }
+    /// The events that were written to the log alone since, in order.
+    async fn messages(&self) -> Vec<Message> {
+        unreachable!("only where there is a log")
     }
     /// Connects the client under test so that its connection is lost at the next COMMIT.
     async fn client_losing_commit(&self, lost: Lost) -> Box<dyn TestClient> {
@@ -72,6 +81,10 @@ pub trait TestClient {
         events: &[&dyn ToEvent],
         end: End,
     ) -> Result<Vec<Uuid>, WriteError>;
+    /// Publishes one event in the log alone.
+    async fn publish_message(&mut self, _: &dyn ToEvent, _: End) -> Result<Uuid, WriteError> {
+        unreachable!("only where there is a log")
+    }
     /// Publishes one event in the transaction, which commits, and one in a savepoint.
     async fn publish_nested(&mut self, outer: &Event, inner: &Event, end_inner: End);
     /// Claims an event in the inbox.
@@ -92,6 +105,8 @@ pub struct Capabilities {
     pub refuses_known_ids: bool,
     /// A batch is written in one statement.
     pub one_statement_per_batch: bool,
+    /// Events can be written to a log alone.
+    pub has_log: bool,
     /// The client's `transact` can lose the connection while it commits.
     pub loses_commits: bool,
 }
@@ -136,6 +151,22 @@ pub struct WrittenRow {
     pub published: bool,
 }
 
+/// An event in the log that is in no table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// What it is, but for the payload.
+    pub fields: serde_json::Value,
+    /// The payload.
+    pub payload: Vec<u8>,
+}
+
+impl Message {
+    fn id(&self) -> Uuid {
+        let id = self.fields["id"].as_str().expect("a message has an id");
+        id.parse().expect("an id is a UUID")
+    }
+}
+
 /// What a case is tried on.
 pub type Subject = Box<dyn TestDatabase>;
 
@@ -144,6 +175,7 @@ pub fn cases() -> Vec<Case<Subject, Capabilities>> {
     let mut cases = writes::cases();
     cases.extend(transactions::cases());
     cases.extend(claims::cases());
+    cases.extend(messages::cases());
     cases
 }
 

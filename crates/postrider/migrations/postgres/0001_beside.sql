@@ -44,6 +44,13 @@ CREATE TABLE {outbox_checkpoints} (
     position   bigint NOT NULL DEFAULT 0,
     seen       pg_snapshot,
     beyond     int8multirange NOT NULL DEFAULT '{}',
+    -- While the log is read: everything committed before `lsn` is settled. As long as there is a
+    -- `slot_snapshot`, the table has to be read first, up to what that sees. `publication` says
+    -- which one it is, `log_only` that there were events that are in no table.
+    lsn           pg_lsn,
+    slot_snapshot pg_snapshot,
+    publication   text,
+    log_only      boolean NOT NULL DEFAULT false,
     -- The database cluster to which the snapshots belong.
     system_id  bigint,
     crashes    integer NOT NULL DEFAULT 0,

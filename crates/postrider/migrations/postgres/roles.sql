@@ -19,6 +19,16 @@ $$;
 GRANT INSERT (id, aggregate_type, aggregate_id, event_type, event_version, payload, content_type,
     headers, topic, occurred_at, deliver_after), SELECT (id) ON {outbox} TO {writer};
 GRANT INSERT (consumer, event_id) ON inbox TO {writer};
+-- Events that are messages in the log have numbers of the same sequence.
+DO $$
+DECLARE
+    numbers text := pg_get_serial_sequence(quote_ident({'outbox'}), 'seq');
+BEGIN
+    IF numbers IS NOT NULL THEN
+        EXECUTE format('GRANT USAGE ON SEQUENCE %s TO %I', numbers, {'writer'});
+    END IF;
+END
+$$;
 
 -- The relay reads events, keeps its progress and removes what was published. After a restore in
 -- another cluster, rows have numbers of transactions that are not of this one: it gives them new ones.
@@ -39,6 +49,7 @@ DECLARE
 BEGIN
     FOR found IN SELECT p.oid::regprocedure AS name, g.grantee
         FROM (VALUES ({'outbox_publish'}, {'writer'}), ({'outbox_publish_all'}, {'writer'}),
+            ({'outbox_publish_message'}, {'writer'}),
             ('inbox_accept', {'writer'}), ({'outbox_add_partitions'}, {'relay'}),
             ({'outbox_drop_partition'}, {'relay'})) AS g (name, grantee)
         JOIN pg_proc AS p ON p.proname = g.name

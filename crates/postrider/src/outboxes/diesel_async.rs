@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::postgres::{self, Refusal, Row, Rows};
 use crate::error::WriteError;
 use crate::event::Event;
-use crate::outbox::{Answer, Transaction};
+use crate::outbox::{Answer, LogTransaction, Transaction};
 use crate::schema::TableName;
 
 /// Inside `conn.transaction(async |conn| …)`; elsewhere every call answers
@@ -47,6 +47,23 @@ impl Transaction for AsyncPgConnection {
     }
 }
 
+/// As for [`Transaction`].
+impl LogTransaction for AsyncPgConnection {
+    fn emit<'t, T: Send + 't>(
+        &'t mut self,
+        table: &'t TableName,
+        event: Event,
+        written: T,
+    ) -> Self::Written<'t, T> {
+        Box::pin(async move {
+            check_in_transaction(self)?;
+            let emitted = write_row(self, postgres::publish_message(table), Row::of(&event)).await;
+            emitted.map_err(|err| write_error(table.as_str(), &[event.id()], err))?;
+            Ok(written)
+        })
+    }
+}
+
 pub(crate) fn check_in_transaction(conn: &mut AsyncPgConnection) -> Result<(), WriteError> {
     type Manager = <AsyncPgConnection as AsyncConnection>::TransactionManager;
     let depth = Manager::transaction_manager_status_mut(conn).transaction_depth();
@@ -63,7 +80,7 @@ async fn insert(
     events: &[Event],
 ) -> Result<(), WriteError> {
     let inserted = match events {
-        [event] => insert_row(conn, table, Row::of(event)).await,
+        [event] => write_row(conn, postgres::insert_event(table), Row::of(event)).await,
         events => insert_rows(conn, table, Rows::of(events)).await,
     };
     inserted.map_err(|err| {
@@ -72,12 +89,8 @@ async fn insert(
     })
 }
 
-async fn insert_row(
-    conn: &mut AsyncPgConnection,
-    table: &TableName,
-    row: Row<'_>,
-) -> Result<(), Error> {
-    sql_query(postgres::insert_event(table))
+async fn write_row(conn: &mut AsyncPgConnection, sql: String, row: Row<'_>) -> Result<(), Error> {
+    sql_query(sql)
         .bind::<SqlUuid, _>(row.id)
         .bind::<Text, _>(row.aggregate_type)
         .bind::<Text, _>(row.aggregate_id)
@@ -132,8 +145,9 @@ pub(crate) fn write_error(table: &str, event_ids: &[Uuid], err: Error) -> WriteE
         Error::DatabaseError(kind, said) => (kind, said),
         _ => return WriteError::Database { source: err.into() },
     };
-    let is_undefined = said.message().contains(&format!("relation \"{table}\""))
-        && said.message().ends_with("does not exist");
+    let is_named = said.message().contains(&format!("relation \"{table}\""))
+        || said.message().starts_with("function ");
+    let is_undefined = is_named && said.message().ends_with("does not exist");
     let code = match kind {
         CheckViolation => "23514",
         ExclusionViolation => "23P01",

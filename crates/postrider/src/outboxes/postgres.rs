@@ -50,6 +50,16 @@ pub(crate) fn insert_events(table: &TableName) -> String {
     )
 }
 
+/// Writes one [`Row`] to the log alone; its fields are the parameters in order. Answers its id.
+pub(crate) fn publish_message(table: &TableName) -> String {
+    format!(
+        "SELECT {}(id => $1, aggregate_type => $2, aggregate_id => $3, event_type => $4, \
+         event_version => $5, payload => $6::bytea, content_type => $7, headers => $8::jsonb, \
+         topic => $9, occurred_at => $10::timestamptz, deliver_after => $11::timestamptz)::text",
+        table.publish_message().quoted()
+    )
+}
+
 /// Behind an insert: answers the number of the transaction. It needs no right to read.
 #[cfg(any(feature = "sqlx-postgres", feature = "tokio-postgres"))]
 pub(crate) const RETURNING_TRANSACTION: &str = " RETURNING pg_current_xact_id()::text";

@@ -12,7 +12,7 @@ use super::postgres::{self, Refusal, Row, Rows};
 use crate::commit::{AskOutcome, LostCommit, Outcome};
 use crate::error::{ServerError, WriteError};
 use crate::event::Event;
-use crate::outbox::{Answer, Begin, Transaction};
+use crate::outbox::{Answer, Begin, LogTransaction, Transaction};
 use crate::schema::TableName;
 
 impl Transaction for sqlx::Transaction<'_, Postgres> {
@@ -38,6 +38,24 @@ impl Transaction for sqlx::Transaction<'_, Postgres> {
             for events in postgres::statements(&events) {
                 insert(self, table, events, "").await?;
             }
+            Ok(written)
+        })
+    }
+}
+
+impl LogTransaction for sqlx::Transaction<'_, Postgres> {
+    fn emit<'t, T: Send + 't>(
+        &'t mut self,
+        table: &'t TableName,
+        event: Event,
+        written: T,
+    ) -> Self::Written<'t, T> {
+        Box::pin(async move {
+            // Safe: the only variable part of the statement is a quoted name.
+            let sql = AssertSqlSafe(postgres::publish_message(table));
+            let query = bind_row(sqlx::query(sql), Row::of(&event)).persistent(false);
+            let emitted = query.execute(&mut **self).await;
+            emitted.map_err(|err| write_error(table.as_str(), &[event.id()], err))?;
             Ok(written)
         })
     }

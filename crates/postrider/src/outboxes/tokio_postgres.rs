@@ -11,7 +11,7 @@ use super::postgres::{self, Refusal, Row, Rows};
 use crate::commit::{AskOutcome, LostCommit, Outcome};
 use crate::error::{ServerError, WriteError};
 use crate::event::Event;
-use crate::outbox::{Answer, Begin, Transaction};
+use crate::outbox::{Answer, Begin, LogTransaction, Transaction};
 use crate::schema::TableName;
 
 impl Transaction for tokio_postgres::Transaction<'_> {
@@ -37,6 +37,22 @@ impl Transaction for tokio_postgres::Transaction<'_> {
             for events in postgres::statements(&events) {
                 insert(self, table, events, "").await?;
             }
+            Ok(written)
+        })
+    }
+}
+
+impl LogTransaction for tokio_postgres::Transaction<'_> {
+    fn emit<'t, T: Send + 't>(
+        &'t mut self,
+        table: &'t TableName,
+        event: Event,
+        written: T,
+    ) -> Self::Written<'t, T> {
+        Box::pin(async move {
+            let sql = postgres::publish_message(table);
+            let emitted = write_row(self, sql, &Row::of(&event)).await;
+            emitted.map_err(|err| write_error(table.as_str(), &[event.id()], err))?;
             Ok(written)
         })
     }
@@ -90,7 +106,7 @@ async fn insert(
     returning: &str,
 ) -> Result<Option<String>, WriteError> {
     let inserted = match events {
-        [event] => insert_row(tx, postgres::insert_event(table) + returning, &Row::of(event)).await,
+        [event] => write_row(tx, postgres::insert_event(table) + returning, &Row::of(event)).await,
         events => {
             insert_rows(tx, postgres::insert_events(table) + returning, &Rows::of(events)).await
         }
@@ -101,7 +117,7 @@ async fn insert(
     })
 }
 
-async fn insert_row(
+async fn write_row(
     tx: &tokio_postgres::Transaction<'_>,
     sql: String,
     row: &Row<'_>,

@@ -32,6 +32,11 @@ const NEW_ID: &str = "\
         substring(int8send(floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) FROM 3)
         FROM 1 FOR 6), 52, 1), 53, 1), 'hex')::uuid";
 
+/// Functions that publish an event, by a row or by a message.
+const PUBLISH: &str = include_str!("../../migrations/postgres/0001_publish.sql");
+const WRITE_EVENT: &str = include_str!("../../migrations/postgres/write_event.sql");
+const WRITE_MESSAGE: &str = include_str!("../../migrations/postgres/write_message.sql");
+
 const PLAIN: &[Migration] = &[Migration {
     version: 1,
     name: "outbox",
@@ -123,6 +128,7 @@ fn filled(migration: &Migration, outbox: &TableName, layout: Layout) -> String {
         Layout::Plain | Layout::Existing => ("id", "", 0),
     };
     let values = [
+        ("{publish_functions}", publish_functions()),
         ("{aggregate_id_bytes_max}", AGGREGATE_ID_BYTES_MAX.to_string()),
         ("{headers_bytes_max}", HEADERS_BYTES_MAX.to_string()),
         ("{headers_max}", HEADERS_MAX.to_string()),
@@ -140,6 +146,28 @@ fn filled(migration: &Migration, outbox: &TableName, layout: Layout) -> String {
         sql = sql.replace(placeholder, &value);
     }
     with_names(&sql, outbox)
+}
+
+fn publish_functions() -> String {
+    let written = [
+        (
+            "{outbox_publish}",
+            WRITE_EVENT,
+            "Writes one event in the caller's transaction and answers its id.",
+        ),
+        (
+            "{outbox_publish_message}",
+            WRITE_MESSAGE,
+            "Writes one event to the log alone, in the caller's transaction, and answers its id.",
+        ),
+    ];
+    let function = |(name, write_event, publishes): (&str, &str, &str)| {
+        PUBLISH
+            .replace("{publishes}", publishes)
+            .replace("{publish}", name)
+            .replace("{write_event}", write_event)
+    };
+    written.map(function).concat()
 }
 
 /// A quote for the bodies of functions that the table's name does not close.

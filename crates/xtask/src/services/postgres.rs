@@ -17,8 +17,8 @@ listen_addresses = '127.0.0.1'
 unix_socket_directories = ''
 max_connections = 300
 max_prepared_transactions = 50
-max_replication_slots = 20
-max_wal_senders = 20
+max_replication_slots = 100
+max_wal_senders = 100
 password_encryption = 'scram-sha-256'
 wal_level = logical
 ";

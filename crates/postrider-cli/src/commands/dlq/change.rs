@@ -95,7 +95,8 @@ pub(crate) async fn run(change: Change, args: &ChangeArgs, output: Output) -> Re
     if !args.dry_run && count > 0 {
         let is_bulk = args.event_ids.is_empty();
         if !args.yes && (change == Change::Discard || is_bulk) {
-            output.confirm(&question(change, count))?;
+            let instead = "add --yes, or look first with --dry-run";
+            output.confirm(&question(change, count), instead)?;
         }
         count = match change {
             Change::Retry => admin.retry(&selection).await?,

@@ -36,6 +36,7 @@ impl Admin for MemoryOutbox {
             blocked_keys: state.set_aside.blocked_keys().len() as u64,
             last_settled_at: state.settled_at,
             leases: Vec::new(),
+            slot: None,
         };
         Ok(OutboxStatus { database: "memory", table: "outbox".to_owned(), pipelines: vec![status] })
     }

@@ -16,11 +16,14 @@ use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 
+use super::Location;
 use super::connection::{Connection, Param, Transaction};
 use super::error::{Trouble, not_migrated};
 use super::queries::{AdminQueries, MISSING_TABLES};
-use super::{Location, table};
+use super::slots;
+use super::table::{self, Table};
 use crate::admin::{Admin, COUNT_MAX, DeadLetter, DeadLetterDetail, OutboxStatus, Selection};
+use crate::slots::SlotState;
 use crate::source::SourceError;
 
 /// How many dead letters are changed in one transaction.
@@ -33,6 +36,7 @@ const TRIES_MAX: u32 = 5;
 pub struct PostgresAdmin {
     connection: Connection,
     outbox: TableName,
+    table: Table,
     sql: AdminQueries,
 }
 
@@ -54,8 +58,19 @@ impl PostgresAdmin {
         check_tables(&connection, &location, &outbox).await?;
         let table = table::read(&connection, &outbox, &columns).await;
         let table = table.map_err(|trouble| trouble.while_doing(doing))?;
-        let sql = AdminQueries::new(table, &outbox);
-        Ok(Self { connection, outbox, sql })
+        let sql = AdminQueries::new(table.clone(), &outbox);
+        Ok(Self { connection, outbox, table, sql })
+    }
+
+    async fn look(&self) -> Result<OutboxStatus, Trouble> {
+        let Self { connection, outbox, table, sql } = self;
+        let mut status = status::status(connection, sql, outbox).await?;
+        // Slots are of no snapshot: the server shows them as they are at any moment.
+        for pipeline in &mut status.pipelines {
+            let slot = slots::look(connection, table, outbox, &pipeline.name).await?;
+            pipeline.slot = Some(slot).filter(|slot| slot.state != SlotState::None);
+        }
+        Ok(status)
     }
 
     /// Does something to every dead letter that matches, and mends their keys.
@@ -184,7 +199,7 @@ impl PostgresAdmin {
 #[async_trait]
 impl Admin for PostgresAdmin {
     async fn status(&self) -> Result<OutboxStatus, SourceError> {
-        let status = status::status(&self.connection, &self.sql, &self.outbox).await;
+        let status = self.look().await;
         status.map_err(|trouble| trouble.while_doing("read the status"))
     }
 

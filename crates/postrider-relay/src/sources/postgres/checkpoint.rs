@@ -30,9 +30,10 @@ use tracing::warn;
 use super::cluster::Origin;
 use super::connection::{Connection, Param, Transaction, is_so};
 use super::error::Trouble;
-use super::frontier::{Position, Ranges};
+use super::frontier::Position;
 use super::lease::Held;
 use super::queries::of_shard;
+use super::ranges::Ranges;
 use super::snapshot::Snapshot;
 use super::table::Table;
 use crate::source::{SourceError, SourceErrorKind};
@@ -135,7 +136,7 @@ impl CheckpointQueries {
             ),
             clear: format!(
                 "UPDATE {checkpoints} SET base = NULL, tick = NULL, position = 0, seen = NULL,
-                 beyond = '{{}}', updated_at = clock_timestamp() WHERE {this}"
+                 beyond = '{{}}', lsn = NULL, slot_snapshot = NULL, updated_at = clock_timestamp() WHERE {this}"
             ),
             started: format!(
                 "UPDATE {checkpoints} SET crashes = crashes + 1, system_id = $3,
@@ -362,7 +363,7 @@ impl CheckpointQueries {
         position: &Position,
         types: Option<&[String]>,
     ) -> Result<(), Trouble> {
-        let Position { base, tick, seq, seen, beyond } = position;
+        let Position { base, tick, seq, seen, beyond, .. } = position;
         let (base, tick, beyond) = (base.to_string(), tick.to_string(), beyond.to_text());
         let seen = seen.to_string();
         let mut after = i64::MIN;
@@ -488,7 +489,9 @@ fn position(row: &Row) -> Result<Option<Position>, Trouble> {
     let seen = snapshot(4)?.unwrap_or_else(|| tick.clone());
     // What cannot be read is left out: its events are repeated.
     let beyond = Ranges::from_text(row.try_get(5)?).unwrap_or_default();
-    Ok(Some(Position { base, tick, seq: row.try_get(3)?, seen, beyond }))
+    let seq = row.try_get(3)?;
+    // What there is about the log is read where the log is.
+    Ok(Some(Position { base, tick, seq, seen, beyond, log: None }))
 }
 
 /// A number of shards as the configuration has it.

@@ -68,6 +68,13 @@ impl Origin {
             || differ(&self.statistics, &other.statistics)
     }
 
+    /// Whether it is known not to be of a cluster, or not on a timeline of it.
+    pub(super) fn is_not(&self, cluster: u64, timeline: u32) -> bool {
+        let timeline = format!("{timeline:08X}");
+        self.cluster.is_some_and(|own| own.cast_unsigned() != cluster)
+            || self.timeline.as_ref().is_some_and(|own| *own != timeline)
+    }
+
     /// A condition of SQL: the statement runs on this timeline, and on a server that was not
     /// started anew. It is evaluated once.
     pub(super) fn holds(&self) -> String {
@@ -109,6 +116,7 @@ mod tests {
         assert!(!same.iter().any(|other| known.differs(other) || other.differs(&known)));
         let others = [origin(Some(8), Some("00000001")), origin(None, Some("00000002"))];
         assert!(others.iter().all(|other| known.differs(other) && other.differs(&known)));
+        assert!(!known.is_not(7, 1) && known.is_not(8, 1) && known.is_not(7, 2));
         assert_eq!(origin(Some(7), None).holds(), "true");
         assert!(known.holds().ends_with(" = '00000001'"), "{}", known.holds());
     }

@@ -16,6 +16,7 @@
 //!   dropped. A transaction that is given up ends with its connection, which rolls it back.
 
 mod session;
+mod streaming;
 #[cfg(test)]
 mod tests;
 
@@ -30,6 +31,7 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row};
 
 use self::session::{Reached, Session};
+pub(super) use self::streaming::streaming;
 use super::Location;
 use super::cluster::Origin;
 use super::error::Trouble;
@@ -195,7 +197,8 @@ pub(super) async fn client(location: &Location) -> Result<Client, Trouble> {
     Ok(Reached::connect(location, &application_name("migrate")).await?.into_client())
 }
 
-fn application_name(purpose: &str) -> String {
+/// How the server shows a connection.
+pub(super) fn application_name(purpose: &str) -> String {
     format!("postrider {purpose}")
 }
 

@@ -13,15 +13,13 @@
 //! reset, those are others.
 
 use std::collections::VecDeque;
-use std::fmt::Write as _;
 
+use super::log::LogPosition;
+use super::ranges::Ranges;
 use super::snapshot::Snapshot;
 
 /// The most rows between the first unsettled one and the last one read.
 const ROWS_MAX: usize = 100_000;
-/// The most ranges of numbers that are written down, and written anew with each settlement. What
-/// is left out is repeated after a restart.
-const RANGES_MAX: usize = 5_000;
 
 /// How far a pipeline has come, as its checkpoint says it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,22 +32,22 @@ pub(super) struct Position {
     /// Of what it sees, these are settled besides.
     pub(super) seen: Snapshot,
     pub(super) beyond: Ranges,
+    /// Where to go on in the log, if there is a slot.
+    pub(super) log: Option<LogPosition>,
 }
 
 impl Position {
     /// Where everything is still to be read.
     pub(super) fn start() -> Self {
-        Self {
-            base: Snapshot::nothing(),
-            tick: Snapshot::nothing(),
-            seq: 0,
-            seen: Snapshot::nothing(),
-            beyond: Ranges::default(),
-        }
+        Self::at(Snapshot::nothing())
     }
-}
 
-impl Position {
+    /// Where everything is settled that a snapshot sees, and nothing else.
+    pub(super) fn at(base: Snapshot) -> Self {
+        let [tick, seen] = [base.clone(), base.clone()];
+        Self { base, tick, seq: 0, seen, beyond: Ranges::default(), log: None }
+    }
+
     /// What is settled according to both, of different keys.
     pub(super) fn merge(self, other: Self) -> Self {
         let base = self.base.intersection(&other.base);
@@ -59,75 +57,8 @@ impl Position {
             seq: i64::MIN,
             seen: self.seen.union(&other.seen),
             beyond: self.beyond.union(&other.beyond),
+            log: None,
         }
-    }
-}
-
-/// Sets of numbers, as ranges in order that do not touch. Its text is that of PostgreSQL's
-/// `int8multirange`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Ranges(Vec<(i64, i64)>);
-
-impl Ranges {
-    /// The numbers, in any order.
-    fn of(mut numbers: Vec<i64>) -> Self {
-        numbers.sort_unstable();
-        let mut ranges: Vec<(i64, i64)> = Vec::new();
-        for number in numbers {
-            match ranges.last_mut() {
-                Some((_, last)) if number <= last.saturating_add(1) => *last = number,
-                _ => ranges.push((number, number)),
-            }
-        }
-        Self(ranges)
-    }
-
-    fn contains(&self, number: i64) -> bool {
-        let index = self.0.partition_point(|(_, last)| *last < number);
-        self.0.get(index).is_some_and(|(first, _)| *first <= number)
-    }
-
-    fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Both together.
-    pub(super) fn union(mut self, other: &Self) -> Self {
-        self.0.extend(&other.0);
-        self.0.sort_unstable();
-        let mut ranges: Vec<(i64, i64)> = Vec::new();
-        for (first, last) in self.0 {
-            match ranges.last_mut() {
-                Some((_, before)) if first <= before.saturating_add(1) => {
-                    *before = last.max(*before);
-                }
-                _ => ranges.push((first, last)),
-            }
-        }
-        Self(ranges)
-    }
-
-    /// As PostgreSQL writes it: `{[1,4),[7,8)}`.
-    pub(super) fn to_text(&self) -> String {
-        let mut text = String::from("{");
-        for (index, (first, last)) in self.0.iter().enumerate() {
-            let comma = if index == 0 { "" } else { "," };
-            write!(text, "{comma}[{first},{})", last + 1).expect("a string takes everything");
-        }
-        text.push('}');
-        text
-    }
-
-    /// Reads what PostgreSQL wrote; `None` if it is something else.
-    pub(super) fn from_text(text: &str) -> Option<Self> {
-        let inner = text.strip_prefix('{')?.strip_suffix('}')?;
-        let mut ranges = Vec::new();
-        for range in inner.split("),").filter(|range| !range.is_empty()) {
-            let range = range.strip_prefix('[')?;
-            let (first, end) = range.strip_suffix(')').unwrap_or(range).split_once(',')?;
-            ranges.push((first.parse().ok()?, end.parse::<i64>().ok()?.checked_sub(1)?));
-        }
-        Some(Self(ranges))
     }
 }
 
@@ -182,7 +113,7 @@ pub(super) struct Frontier {
 impl Frontier {
     /// Goes on from a position.
     pub(super) fn new(position: Position) -> Self {
-        let Position { base, tick, seq, seen, beyond } = position;
+        let Position { base, tick, seq, seen, beyond, .. } = position;
         let mut frontier = Self {
             ticks: VecDeque::new(),
             first: 0,
@@ -262,9 +193,15 @@ impl Frontier {
         ROWS_MAX.saturating_sub(self.rows)
     }
 
-    /// Whether a row is read and not settled, or left to be read of a tick.
-    pub(super) fn has_unsettled(&self) -> bool {
-        self.ticks.iter().any(|tick| tick.rows.iter().any(|(_, settled)| !settled))
+    /// How many rows are read and not settled.
+    pub(super) fn unsettled(&self) -> usize {
+        let rows = self.ticks.iter().flat_map(|tick| &tick.rows);
+        rows.filter(|(_, settled)| !settled).count()
+    }
+
+    /// Whether everything that was begun is read and settled.
+    pub(super) fn is_done(&self) -> bool {
+        self.ticks.iter().all(Tick::is_done)
     }
 
     /// Notes that a row is settled, or (if that could not be written) that it is not.
@@ -282,8 +219,7 @@ impl Frontier {
     pub(super) fn position(&self) -> Position {
         let mut open = self.ticks.iter().skip_while(|tick| tick.is_done());
         let Some(first) = open.next() else {
-            let [base, tick, seen] = [(); 3].map(|()| self.seen.clone());
-            return Position { base, tick, seq: 0, seen, beyond: Ranges::default() };
+            return Position::at(self.seen.clone());
         };
         let seq = first.settled_to();
         let behind = first.rows.iter().filter(|(row, _)| *row > seq);
@@ -293,9 +229,9 @@ impl Frontier {
         if !self.before.is_empty() {
             beyond = beyond.union(&self.before);
         }
-        beyond.0.truncate(RANGES_MAX);
         let seen = self.seen_before.as_ref().unwrap_or(&self.seen).clone();
-        Position { base: first.from.clone(), tick: first.to.clone(), seq, seen, beyond }
+        let (base, tick) = (first.from.clone(), first.to.clone());
+        Position { base, tick, seq, seen, beyond, log: None }
     }
 
     /// Forgets what is behind the position, once that is written.
@@ -348,7 +284,7 @@ mod tests {
         frontier.trim();
         let position = frontier.position();
         assert_eq!((position.base, position.tick), (snapshot(20), snapshot(20)));
-        assert!(!frontier.has_unsettled() && frontier.room() == ROWS_MAX);
+        assert!(frontier.unsettled() == 0 && frontier.room() == ROWS_MAX);
     }
 
     #[test]
@@ -406,7 +342,7 @@ mod tests {
     fn a_restart_between_ticks_knows_what_was_settled_beyond() {
         let (base, tick_end, seen) = (snapshot(10), snapshot(10), snapshot(20));
         let beyond = Ranges::of(vec![7]);
-        let position = Position { base, tick: tick_end, seq: i64::MIN, seen, beyond };
+        let position = Position { base, tick: tick_end, seq: i64::MIN, seen, beyond, log: None };
         let mut again = Frontier::new(position);
         assert!(again.row(7).is_none(), "it was settled");
         again.end_tick();

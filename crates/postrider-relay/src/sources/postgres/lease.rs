@@ -231,6 +231,12 @@ impl Held {
         if self.state().lost { Err(self.lost()) } else { Ok(()) }
     }
 
+    /// Refuses to go on once another relay may have it.
+    pub(super) fn check_time(&self) -> Result<(), SourceError> {
+        let State { until, lost, .. } = *self.state();
+        if lost || until <= Instant::now() { Err(self.lost()) } else { Ok(()) }
+    }
+
     /// Another relay has it, or the database is not the one where it was taken: remembers that,
     /// and says so.
     pub(super) fn lost(&self) -> SourceError {

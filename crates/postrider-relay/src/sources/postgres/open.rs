@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 
+use tokio::sync::Notify;
 use tokio::time::Instant;
 use tracing::warn;
 
@@ -12,6 +13,7 @@ use super::connection::Connection;
 use super::error::Trouble;
 use super::frontier::Position;
 use super::lease::{self, Claimant, LeaseQueries, Taken};
+use super::log::{Log, LogOptions, LogQueries, Names};
 use super::queries::{IS_UTF8, Reads, Writes};
 use super::read::Due;
 use super::row::Decoder;
@@ -19,7 +21,7 @@ use super::window::Window;
 use super::{Found, PostgresOptions, Shared, Way, table};
 use crate::pipeline::Ordering;
 use crate::source::{SourceError, SourceErrorKind};
-use crate::sources::Progress;
+use crate::sources::{Mode, Progress};
 
 pub(super) async fn open(options: PostgresOptions) -> Result<Shared, SourceError> {
     let PostgresOptions { location, table: name, pipeline, progress, matching, .. } = options;
@@ -33,6 +35,21 @@ pub(super) async fn open(options: PostgresOptions) -> Result<Shared, SourceError
         let is_utf8 = settler.query(IS_UTF8, &[]).await?;
         let is_utf8 = is_utf8.first().map(|row| row.try_get(0)).transpose()?.unwrap_or(false);
         let side_by_side = options.ordering == Ordering::None && progress != Progress::Cursor;
+        let names = Names::new(location.database(), &table, &pipeline);
+        let slots = LogQueries::new(&table, &name, names);
+        let (log, slots) = match options.mode {
+            Mode::Poll => (None, Some(slots)),
+            Mode::Cdc => {
+                let log = Log::new(LogOptions {
+                    sql: slots,
+                    table: table.clone(),
+                    location: location.clone(),
+                    pipeline: &pipeline,
+                    retained_bytes_max: options.max_retained_wal,
+                });
+                (Some(log), None)
+            }
+        };
         let origin = settler.origin().await?;
         let checkpoints = CheckpointQueries::new(&table, &name, shard, &origin);
         let shards = if side_by_side { 0 } else { i32::try_from(shard.of).unwrap_or(i32::MAX) };
@@ -54,10 +71,10 @@ pub(super) async fn open(options: PostgresOptions) -> Result<Shared, SourceError
         checkpoints.create(&mut tx, &pipeline, (held.shard, shards), progress).await?;
         tx.commit().await?;
         // From here on the lease is held, and given back when the source is dropped.
-        Ok((table, origin, checkpoints, held, side_by_side, is_utf8))
+        Ok((table, origin, checkpoints, held, side_by_side, is_utf8, log, slots))
     };
     let opened: Result<_, Trouble> = opened.await;
-    let (table, origin, checkpoints, held, side_by_side, is_utf8) =
+    let (table, origin, checkpoints, held, side_by_side, is_utf8, log, slots) =
         opened.map_err(|trouble| trouble.while_doing("open the outbox"))?;
     for index in table.missing_indexes(progress) {
         warn!(pipeline, index, "every look goes through the whole outbox; make this index");
@@ -65,7 +82,7 @@ pub(super) async fn open(options: PostgresOptions) -> Result<Shared, SourceError
     let has_xid = table.has("xid");
     Ok(Shared {
         reads: Reads::new(&table, &name, shard, &origin),
-        writes: Writes::new(&table, &name, &origin),
+        writes: Writes::new(&table, &name, &origin, log.as_ref()),
         checkpoints,
         decoder: Decoder { derives_ids: table.derives_ids() },
         is_utf8,
@@ -81,15 +98,20 @@ pub(super) async fn open(options: PostgresOptions) -> Result<Shared, SourceError
         },
         has_xid,
         lasting: AtomicU64::new(0),
-        window: Mutex::new(Window::new(Position::start())),
+        window: Mutex::new(Window::new(Position::start(), None)),
         found: Mutex::new(Found {
             kept: VecDeque::new(),
             due: Due::default(),
             was_nothing: false,
             careful: 0,
             started_over: Instant::now(),
+            now: None,
         }),
         written: Mutex::default(),
+        writing: tokio::sync::Mutex::default(),
+        settled: Notify::new(),
+        log,
+        slots,
         reader,
         settler,
         keeper,

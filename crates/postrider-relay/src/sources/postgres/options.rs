@@ -9,7 +9,7 @@ use super::{Location, PostgresSource};
 use crate::hint::Hint;
 use crate::pipeline::Ordering;
 use crate::source::{SourceError, SourceErrorKind};
-use crate::sources::{LEASE_DEFAULT, Progress, Shard};
+use crate::sources::{LEASE_DEFAULT, MAX_RETAINED_WAL_DEFAULT, Mode, Progress, Shard};
 
 /// Longest name of a pipeline, in bytes.
 const PIPELINE_BYTES_MAX: usize = 255;
@@ -25,6 +25,11 @@ pub struct PostgresOptions {
     pub columns: BTreeMap<String, String>,
     /// The name under which progress is kept. Defaults to `default`.
     pub pipeline: String,
+    /// How events are found. Defaults to [`Mode::Poll`].
+    pub mode: Mode,
+    /// With [`Mode::Cdc`]: a slot that keeps more of the server's log than this, in bytes, is given
+    /// up, and the table is read instead. Defaults to [`MAX_RETAINED_WAL_DEFAULT`].
+    pub max_retained_wal: u64,
     /// How progress is kept. Defaults to [`Progress::Mark`].
     pub progress: Progress,
     /// What is kept in order. Defaults to [`Ordering::Key`].
@@ -49,6 +54,8 @@ impl PostgresOptions {
             table: TableName::default(),
             columns: BTreeMap::new(),
             pipeline: "default".to_owned(),
+            mode: Mode::default(),
+            max_retained_wal: MAX_RETAINED_WAL_DEFAULT,
             progress: Progress::default(),
             ordering: Ordering::Key,
             shard: Shard::default(),
@@ -73,6 +80,15 @@ impl PostgresOptions {
         }
         if self.pipeline.contains(char::is_control) {
             problems.push("the pipeline's name contains a control character; remove it".to_owned());
+        }
+        if self.mode == Mode::Cdc && self.progress != Progress::Cursor {
+            problems.push(format!(
+                "mode cdc keeps its progress by cursor, not by {}; write progress = \"cursor\"",
+                self.progress
+            ));
+        }
+        if self.mode == Mode::Cdc && self.shard.of > 1 {
+            problems.push("mode cdc reads one log; write shards = 1".to_owned());
         }
         if self.matching.as_ref().is_some_and(Vec::is_empty) {
             problems.push(

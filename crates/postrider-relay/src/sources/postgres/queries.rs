@@ -19,11 +19,12 @@ use postrider::event::PAYLOAD_BYTES_MAX;
 use postrider::schema::TableName;
 
 use super::cluster::Origin;
+use super::log::Log;
 use super::row::LIMITS;
 use super::table::Table;
 use crate::sources::Shard;
 
-pub(super) use self::admin::{AdminQueries, MISSING_TABLES, ONE_SNAPSHOT};
+pub(super) use self::admin::{AdminQueries, MISSING_TABLES, ONE_SNAPSHOT, pipelines};
 pub(super) use self::prune::{CUTOFF, Order, PruneQueries, column as pruning};
 
 /// Longest JSON of headers that is looked at, in bytes. Escaped text is up to six times as long.
@@ -118,7 +119,10 @@ pub(super) struct Writes {
     pub(super) mark: String,
     /// The same parameters: removes rows.
     pub(super) delete: String,
-    /// `$1` pipeline, `$2` shard, `$3` epoch, then base, tick, position, seen, beyond: moves a cursor.
+    /// `$1` pipeline, `$2` shard, `$3` epoch, then base, tick, position, seen, beyond, lsn, snapshot
+    /// of the slot, and the number of a row and its transaction: moves a cursor. While the log is read it answers the
+    /// snapshot of now, after that the end of the log, which publication there is, and whether
+    /// the row is there.
     pub(super) advance: String,
     /// `$1` pipeline, `$2` shard, `$3` epoch: locks the lease against a takeover.
     pub(super) hold_lease: String,
@@ -126,7 +130,11 @@ pub(super) struct Writes {
     pub(super) lock_failures: String,
     /// `$1` pipeline, then arrays of seq, state, blocks, delay, attempts, kind, error.
     pub(super) set_aside: String,
-    /// The same parameters, for rows that were set aside before.
+    /// The same parameters, then arrays of id, aggregate type and id, event type and version,
+    /// payload, content type, headers, topic, and when it occurred and is to be delivered: for
+    /// events that only the log has.
+    pub(super) set_aside_logged: String,
+    /// The same parameters as above, for rows that were set aside before.
     pub(super) set_aside_again: String,
     /// `$1` pipeline, `$2` numbers: whether a row set aside is another than that of the outbox.
     pub(super) is_another: String,
@@ -367,9 +375,15 @@ impl Reads {
 }
 
 impl Writes {
-    pub(super) fn new(table: &Table, outbox: &TableName, origin: &Origin) -> Self {
+    pub(super) fn new(
+        table: &Table,
+        outbox: &TableName,
+        origin: &Origin,
+        log: Option<&Log>,
+    ) -> Self {
         let (name, seq) = (table.quoted(), table.select("o", "seq"));
         let failures = outbox.failures().quoted();
+        let xid = if table.has("xid") { table.select("o", "xid") } else { "NULL::xid8".to_owned() };
         let checkpoints = outbox.checkpoints().quoted();
         let claims = outbox.claims().quoted();
         let leases = outbox.leases().quoted();
@@ -417,10 +431,19 @@ impl Writes {
                 "WITH {lease}, advanced AS (
                    UPDATE {checkpoints} SET base = $4::text::pg_snapshot,
                    tick = $5::text::pg_snapshot, position = $6, seen = $7::text::pg_snapshot,
-                   beyond = $8::text::int8multirange,
+                   beyond = $8::text::int8multirange, lsn = $9::text::pg_lsn,
+                   slot_snapshot = $10::text::pg_snapshot,
                    settled_at = clock_timestamp(), updated_at = clock_timestamp()
                    WHERE pipeline = $1 AND shard = $2 AND {held} RETURNING 1)
-                 SELECT EXISTS (SELECT FROM lease), EXISTS (SELECT FROM advanced)"
+                 SELECT EXISTS (SELECT FROM lease), EXISTS (SELECT FROM advanced){}",
+                match log {
+                    Some(log) => format!(
+                        ", pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text, {},
+                         EXISTS (SELECT FROM {name} AS o WHERE {xid} = $12 AND {seq} = $11)",
+                        log.publication_id()
+                    ),
+                    None => ", $11::bigint, $12::xid8".to_owned(),
+                }
             ),
             hold_lease: format!("WITH {lease} SELECT EXISTS (SELECT FROM lease)"),
             lock_failures: lock_failures(outbox),
@@ -438,6 +461,31 @@ impl Writes {
                  RETURNING f.seq",
                 FAILURE_COLUMNS.join(", "),
                 copied.join(", ")
+            ),
+            set_aside_logged: format!(
+                "INSERT INTO {failures} AS f (pipeline, {}, state, blocks, due_at, attempts, kind,
+                   error, set_aside_at)
+                 SELECT $1, s.seq, e.id, e.aggregate_type, e.aggregate_id, e.event_type,
+                   e.event_version, e.payload, e.content_type, e.headers, e.topic, e.occurred_at,
+                   clock_timestamp(), e.deliver_after, s.state, s.blocks, {due},
+                   coalesce(s.attempts, 0), s.kind, s.error, clock_timestamp()
+                 FROM ROWS FROM (unnest($2::bigint[]), unnest($3::text[]), unnest($4::boolean[]),
+                   unnest($5::bigint[]), unnest($6::integer[]), unnest($7::text[]),
+                   unnest($8::text[])) WITH ORDINALITY
+                   AS s (seq, state, blocks, delay, attempts, kind, error, place)
+                 JOIN ROWS FROM (unnest($9::text[]), unnest($10::text[]), unnest($11::text[]),
+                   unnest($12::text[]), unnest($13::bigint[]), unnest($14::bytea[]),
+                   unnest($15::text[]), unnest($16::text[]), unnest($17::text[]),
+                   unnest($18::timestamptz[]), unnest($19::timestamptz[])) WITH ORDINALITY
+                   AS e (id, aggregate_type, aggregate_id, event_type, event_version, payload,
+                     content_type, headers, topic, occurred_at, deliver_after, place) USING (place)
+                 ON CONFLICT (pipeline, seq) DO UPDATE SET state = excluded.state,
+                   blocks = excluded.blocks, due_at = excluded.due_at,
+                   attempts = excluded.attempts, kind = excluded.kind, error = excluded.error,
+                   set_aside_at = excluded.set_aside_at
+                 WHERE f.id IS NOT DISTINCT FROM excluded.id
+                 RETURNING f.seq",
+                FAILURE_COLUMNS.join(", ")
             ),
             set_aside_again: format!(
                 "UPDATE {failures} AS f SET state = s.state, blocks = s.blocks, due_at = {due},

@@ -12,6 +12,7 @@ use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 use super::connection::{Param, is_so};
 use super::error::Trouble;
 use super::frontier::TickNumber;
+use super::log::Log;
 use super::queries::{FEW_ROWS, IN_ORDER, column};
 use super::row::Decoded;
 use super::snapshot::{NotASnapshot, Snapshot};
@@ -22,6 +23,8 @@ use crate::sources::Progress;
 
 /// How often to look for rows set aside that have come due, by time or by an operator.
 const DUE_EVERY: Duration = Duration::from_millis(20);
+/// The same while the log is read, which needs no looking.
+const DUE_STREAMING_EVERY: Duration = Duration::from_millis(500);
 /// How often to look for unpublished rows from the start, when there is nothing else to do: such
 /// as were given an old transaction, or un-published, by hand.
 const START_OVER_EVERY: Duration = Duration::from_secs(10);
@@ -97,10 +100,16 @@ impl Shared {
         (!kept.is_empty()).then(|| take(kept, limit))
     }
 
-    /// Whether everything that was read is handed out, and there is more to read at once.
+    /// Whether everything that was read is handed out, and there is more to read at once, or to
+    /// wait for.
     pub(super) fn has_another_page(&self) -> bool {
-        let is_reading = self.window().frontier.reading().is_some();
+        let is_reading = self.window().frontier.reading().is_some() || self.is_streaming();
         is_reading && lock(&self.found).kept.is_empty()
+    }
+
+    /// Whether fresh rows come from the log.
+    pub(super) fn is_streaming(&self) -> bool {
+        self.log.as_ref().is_some_and(Log::is_streaming)
     }
 
     /// Looks for rows and keeps what is found.
@@ -120,6 +129,7 @@ impl Shared {
             let window = self.window();
             let (seen, found) = (window.frontier.seen(), lock(&self.found));
             let is_asked = self.way == Way::Ticks
+                && self.log.is_none()
                 && found.was_nothing
                 && found.started_over.elapsed() < self.start_over_every()
                 && window.released.is_empty()
@@ -154,7 +164,8 @@ impl Shared {
             let is_full = ask.take(&records);
             let mut found = lock(&self.found);
             // If there are some, there may be more.
-            let look_at = records.is_empty().then(|| Instant::now() + DUE_EVERY);
+            let every = if self.is_streaming() { DUE_STREAMING_EVERY } else { DUE_EVERY };
+            let look_at = records.is_empty().then(|| Instant::now() + every);
             found.due = Due { look_at };
             found.kept.extend(records);
             if is_full {
@@ -168,6 +179,7 @@ impl Shared {
             return Ok(Looked::Found);
         }
         let records = match self.way {
+            Way::Ticks if let Some(log) = &self.log => self.look_with_log(log, ask, limit).await?,
             Way::Ticks => self.look_in_tick(ask).await?,
             Way::Scan => self.scan(ask).await?,
             Way::Claims => self.claim(ask).await?,
@@ -189,6 +201,46 @@ impl Shared {
         }
         let is_reading = self.window().frontier.reading().is_some();
         Ok(if is_reading { Looked::More } else { Looked::Nothing })
+    }
+
+    /// Reads the log; or the table, as long as there is something to read there before.
+    async fn look_with_log(
+        &self,
+        log: &Log,
+        ask: Ask,
+        limit: BatchLimit,
+    ) -> Result<Vec<Record>, Trouble> {
+        if !log.is_streaming() {
+            let records = self.look_in_tick(ask).await?;
+            if records.is_empty() && self.window().frontier.reading().is_none() {
+                self.step_to_log(log).await?;
+            }
+            return Ok(records);
+        }
+        let bytes = usize::try_from(ask.bytes).unwrap_or(0);
+        let records = self.window().hand_out_again(ask.rows(), bytes);
+        if !records.is_empty() {
+            return Ok(records);
+        }
+        let wait = {
+            let found = lock(&self.found);
+            let due_in = found
+                .due
+                .look_at
+                .filter(|_| found.kept.is_empty())
+                .map(|look_at| look_at.saturating_duration_since(Instant::now()));
+            limit.wait.min(due_in.unwrap_or_default())
+        };
+        self.look_in_log(log, wait).await
+    }
+
+    /// What is read and not handed out: records that could be delivered, and those whose time has
+    /// not come.
+    pub(super) fn kept(&self) -> (usize, usize) {
+        let found = lock(&self.found);
+        let is_delayed = |record: &&Record| record.delay.is_some() && !record.returned;
+        let delayed = found.kept.iter().filter(is_delayed).count();
+        (found.kept.len() - delayed, delayed)
     }
 }
 
@@ -408,11 +460,14 @@ impl Shared {
     /// Reads a snapshot. There is none if the server is on another timeline than the lease.
     fn snapshot(&self, text: Option<&str>) -> Result<Snapshot, Trouble> {
         let parsed = text.ok_or_else(|| self.held.lost())?.parse();
-        parsed.map_err(|not: NotASnapshot| {
+        let now: Snapshot = parsed.map_err(|not: NotASnapshot| {
             SourceError::new(SourceErrorKind::Unsafe, not.to_string())
                 .with_hint("report this, with the version of the server")
-                .into()
-        })
+        })?;
+        if self.log.is_some() {
+            lock(&self.found).now = Some(now.clone());
+        }
+        Ok(now)
     }
 
     /// Whether large rows were met just now: then the next ones are read with care for their
@@ -519,15 +574,16 @@ impl Shared {
 }
 
 /// A row that was read and is not handed out yet.
-struct Read {
-    decoded: Decoded,
-    delay: Option<Duration>,
+#[derive(Debug)]
+pub(super) struct Read {
+    pub(super) decoded: Decoded,
+    pub(super) delay: Option<Duration>,
 }
 
 impl Read {
-    fn hand_out(self, window: &mut Window, origin: Origin) -> Record {
+    pub(super) fn hand_out(mut self, window: &mut Window, origin: Origin) -> Record {
         Record {
-            handle: window.hand_out(&self.decoded, origin),
+            handle: window.hand_out(&mut self.decoded, self.delay, origin),
             event: self.decoded.event,
             attempts: 0,
             returned: matches!(origin, Origin::SetAside { .. }),

@@ -1,10 +1,11 @@
 //! Makes an event of a row, or says why that cannot be done.
 //!
-//! A table that is not of our making has columns of other types, so each value is read by the
-//! type that it came with. Nothing here fails or panics; what is not an event becomes
+//! A row comes from a statement or from the log. A table that is not of our making has columns of
+//! other types, so each value is read by the type that it came with. Nothing here fails or panics; what is not an event becomes
 //! [`Undecodable`], with its key if that much can be read. Reasons name the column and never
 //! quote what is in it.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::error::Error as StdError;
 use std::sync::Arc;
@@ -17,11 +18,12 @@ use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, Type};
 use uuid::Uuid;
 
+use super::log::Stored;
 use super::queries::HEADERS_BYTES_MAX;
 use crate::source::Undecodable;
 
 /// Seconds from 1970 to 2000, from where PostgreSQL counts.
-const EPOCH_2000_SECS: i64 = 946_684_800;
+pub(super) const EPOCH_2000_SECS: i64 = 946_684_800;
 /// The years that every format can say, in microseconds from 2000.
 const YEAR_1: i64 = -63_082_281_600_000_000;
 const YEAR_10000: i64 = 252_455_616_000_000_000;
@@ -31,6 +33,8 @@ const YEAR_10000: i64 = 252_455_616_000_000_000;
 pub(super) struct Decoded {
     pub(super) seq: i64,
     pub(super) event: Result<Arc<Event>, Undecodable>,
+    /// What is no event, if the log has it and the table may not.
+    pub(super) raw: Option<Box<Stored>>,
 }
 
 impl Decoded {
@@ -82,18 +86,50 @@ pub(super) struct Decoder {
     pub(super) derives_ids: Option<String>,
 }
 
+/// The columns of an event, wherever they come from.
+pub(super) trait Columns {
+    /// A column, unless it is NULL or too long.
+    fn value(&self, index: usize) -> Option<Value<'_>>;
+
+    /// How many bytes one of [`LIMITS`] has, if that is too many.
+    fn length(&self, limit: usize) -> Option<usize>;
+}
+
+/// A row of a statement that selects the columns of an event.
+struct Selected<'r> {
+    row: &'r Row,
+    lengths: Option<Vec<Option<i32>>>,
+}
+
+impl Columns for Selected<'_> {
+    fn value(&self, index: usize) -> Option<Value<'_>> {
+        self.row.try_get(index).ok().flatten()
+    }
+
+    /// A column that is too long comes as NULL, with its length beside it.
+    fn length(&self, limit: usize) -> Option<usize> {
+        let length = self.lengths.as_ref()?.get(limit).copied().flatten()?;
+        usize::try_from(length).ok()
+    }
+}
+
 impl Decoder {
     /// Reads a row of a statement that selects the columns of an event.
     pub(super) fn decode(&self, row: &Row) -> Result<Decoded, tokio_postgres::Error> {
         let seq = row.try_get(column::SEQ)?;
-        let fields = Fields { row, lengths: row.try_get(column::LENGTHS)?, decoder: self };
+        let columns = Selected { row, lengths: row.try_get(column::LENGTHS)? };
+        Ok(Decoded { seq, event: self.event(&columns), raw: None })
+    }
+
+    /// Reads an event.
+    pub(super) fn event(&self, columns: &impl Columns) -> Result<Arc<Event>, Undecodable> {
+        let fields = Fields { columns, decoder: self };
         let key = fields.key();
         let event = match &key {
             Ok(key) => fields.event(key).map(Arc::new),
             Err(reason) => Err(reason.clone()),
         };
-        let event = event.map_err(|reason| Undecodable { key: key.ok(), reason });
-        Ok(Decoded { seq, event })
+        event.map_err(|reason| Undecodable { key: key.ok(), reason })
     }
 
     fn id(&self, value: Value<'_>) -> Result<Uuid, String> {
@@ -105,10 +141,10 @@ impl Decoder {
             }
             _ => {
                 let text = value.text("id")?;
-                if let Ok(id) = Uuid::parse_str(text) {
+                if let Ok(id) = Uuid::parse_str(&text) {
                     return Ok(id);
                 }
-                Some(text.to_owned())
+                Some(text.into_owned())
             }
         };
         let (table, name) = self.derives_ids.as_ref().zip(name).ok_or_else(not_a_uuid)?;
@@ -119,9 +155,9 @@ impl Decoder {
 
 /// A value of any type, as it came over the wire.
 #[derive(Clone, Debug)]
-struct Value<'r> {
-    ty: Type,
-    bytes: &'r [u8],
+pub(super) struct Value<'r> {
+    pub(super) ty: Type,
+    pub(super) bytes: &'r [u8],
 }
 
 impl<'r> FromSql<'r> for Value<'r> {
@@ -136,18 +172,25 @@ impl<'r> FromSql<'r> for Value<'r> {
 
 impl<'r> Value<'r> {
     /// The bytes of a text. What holds JSON in binary has a version before it.
-    fn content(&self) -> &'r [u8] {
+    pub(super) fn content(&self) -> &'r [u8] {
         match (&self.ty, self.bytes) {
             (&Type::JSONB, [1, text @ ..]) => text,
             (_, bytes) => bytes,
         }
     }
 
-    fn text(&self, name: &str) -> Result<&'r str, String> {
-        std::str::from_utf8(self.content()).map_err(|_| format!("{name} is not UTF-8"))
+    pub(super) fn text(&self, name: &str) -> Result<Cow<'r, str>, String> {
+        if let Some(number) = self.integer() {
+            return Ok(number.to_string().into());
+        }
+        if let (&Type::UUID, Ok(id)) = (&self.ty, Uuid::from_slice(self.bytes)) {
+            return Ok(id.to_string().into());
+        }
+        let text = std::str::from_utf8(self.content());
+        text.map(Cow::Borrowed).map_err(|_| format!("{name} is not UTF-8"))
     }
 
-    fn integer(&self) -> Option<i64> {
+    pub(super) fn integer(&self) -> Option<i64> {
         match self.ty {
             Type::INT2 => Some(i16::from_be_bytes(self.bytes.try_into().ok()?).into()),
             Type::INT4 => Some(i32::from_be_bytes(self.bytes.try_into().ok()?).into()),
@@ -157,11 +200,13 @@ impl<'r> Value<'r> {
     }
 
     /// A time of PostgreSQL: microseconds from 2000.
+    pub(super) fn micros(&self) -> Option<i64> {
+        let is_time = matches!(self.ty, Type::TIMESTAMP | Type::TIMESTAMPTZ);
+        self.bytes.try_into().ok().filter(|_| is_time).map(i64::from_be_bytes)
+    }
+
     fn time(&self) -> Option<SystemTime> {
-        if !matches!(self.ty, Type::TIMESTAMP | Type::TIMESTAMPTZ) {
-            return None;
-        }
-        let micros = i64::from_be_bytes(self.bytes.try_into().ok()?);
+        let micros = self.micros()?;
         (YEAR_1..YEAR_10000).contains(&micros).then(|| {
             let since_1970 = i128::from(micros) + i128::from(EPOCH_2000_SECS) * 1_000_000;
             let distance = u64::try_from(since_1970.unsigned_abs()).unwrap_or(u64::MAX);
@@ -174,25 +219,23 @@ impl<'r> Value<'r> {
     }
 }
 
-struct Fields<'r> {
-    row: &'r Row,
-    lengths: Option<Vec<Option<i32>>>,
+struct Fields<'r, C> {
+    columns: &'r C,
     decoder: &'r Decoder,
 }
 
-impl<'r> Fields<'r> {
+impl<'r, C: Columns> Fields<'r, C> {
     fn value(&self, index: usize) -> Option<Value<'r>> {
-        self.row.try_get(index).ok().flatten()
+        self.columns.value(index)
     }
 
     fn required(&self, index: usize, name: &str) -> Result<Value<'r>, String> {
         self.value(index).ok_or_else(|| self.missing(name))
     }
 
-    /// A column that is too long comes as NULL, with its length beside it.
     fn missing(&self, name: &str) -> String {
         let limit = LIMITS.iter().position(|(limited, _)| *limited == name);
-        let bytes = limit.and_then(|index| self.lengths.as_ref()?.get(index).copied().flatten());
+        let bytes = limit.and_then(|index| self.columns.length(index));
         match (bytes, limit) {
             (Some(bytes), Some(index)) => {
                 format!("{name} has {bytes} bytes, the limit is {}", LIMITS[index].1)
@@ -201,23 +244,27 @@ impl<'r> Fields<'r> {
         }
     }
 
-    fn text(&self, index: usize, name: &str) -> Result<&'r str, String> {
+    fn text(&self, index: usize, name: &str) -> Result<Cow<'r, str>, String> {
         self.required(index, name)?.text(name)
     }
 
     fn is_too_long(&self, name: &str) -> bool {
-        self.lengths.is_some() && !self.missing(name).ends_with("NULL")
+        !self.missing(name).ends_with("NULL")
     }
 
     fn key(&self) -> Result<Key, String> {
         let aggregate_type = self.text(column::AGGREGATE_TYPE, "aggregate_type")?;
         let aggregate_id = self.text(column::AGGREGATE_ID, "aggregate_id")?;
-        for (name, value) in [("aggregate_type", aggregate_type), ("aggregate_id", aggregate_id)] {
+        for (name, value) in [("aggregate_type", &aggregate_type), ("aggregate_id", &aggregate_id)]
+        {
             if value.is_empty() {
                 return Err(format!("{name} is empty"));
             }
         }
-        Ok(Key { aggregate_type: aggregate_type.to_owned(), aggregate_id: aggregate_id.to_owned() })
+        Ok(Key {
+            aggregate_type: aggregate_type.into_owned(),
+            aggregate_id: aggregate_id.into_owned(),
+        })
     }
 
     fn event(&self, key: &Key) -> Result<Event, String> {

@@ -15,13 +15,17 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use postrider::Key;
+use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::Shared;
 use super::connection::{Param, Transaction, is_so};
 use super::error::Trouble;
 use super::frontier::Position;
-use super::window::{Origin, Settling};
+use super::log::{Answer, Mark, Stored};
+use super::read::Xid;
+use super::snapshot::Snapshot;
+use super::window::{Origin, Settling, UnderWay};
 use crate::source::{Settled, SourceError, SourceErrorKind, Verdict};
 use crate::sources::Progress;
 
@@ -33,17 +37,17 @@ pub(super) async fn settle(
     shared: &Shared,
     settling: &[Settling],
     position: Option<&Position>,
-) -> Result<Settled, Trouble> {
+) -> Result<Written, Trouble> {
     let mut plan = Plan { is_utf8: shared.is_utf8, ..Plan::default() };
     for settling in settling {
         plan.add(settling);
     }
     if plan.is_nothing() && !settling.is_empty() && !shared.claims() {
-        return Ok(Settled::default());
+        return Ok(Written::default());
     }
     if plan.is_plain() {
-        leave_stream(shared, Writer::Alone, &plan.done, position).await?;
-        return Ok(Settled::default());
+        let answer = leave_stream(shared, Writer::Alone, &plan, position).await?;
+        return Ok(Written { answer, ..Written::default() });
     }
     let sql = &shared.writes;
     let mut tx = shared.settler.begin().await?;
@@ -53,7 +57,7 @@ pub(super) async fn settle(
     let pipeline = &shared.pipeline;
     tx.query(&sql.lock_failures, &[(pipeline, Type::TEXT)]).await?;
     if !plan.fresh.is_empty() {
-        set_aside_fresh(shared, &mut tx, &plan.fresh).await?;
+        set_aside_fresh(shared, &mut tx, &plan).await?;
     }
     if !plan.again.is_empty() {
         plan.again.write(&mut tx, &sql.set_aside_again, pipeline).await?;
@@ -62,7 +66,7 @@ pub(super) async fn settle(
         let params: [Param<'_>; 2] = [(pipeline, Type::TEXT), (&plan.forgotten, Type::INT8_ARRAY)];
         tx.execute(&sql.forget, &params).await?;
     }
-    leave_stream(shared, Writer::In(&mut tx), &plan.done, position).await?;
+    let answer = leave_stream(shared, Writer::In(&mut tx), &plan, position).await?;
     if !plan.unclaimed.is_empty() && shared.claims() {
         let params: [Param<'_>; 4] = [
             (pipeline, Type::TEXT),
@@ -74,7 +78,15 @@ pub(super) async fn settle(
     }
     let unblocked = mend(&mut tx, &sql.mend, pipeline, &plan.touched).await?;
     tx.commit().await?;
-    Ok(Settled { unblocked })
+    Ok(Written { settled: Settled { unblocked }, answer })
+}
+
+/// What was written, and what came with it.
+#[derive(Debug, Default)]
+pub(super) struct Written {
+    pub(super) settled: Settled,
+    /// While the log is read.
+    pub(super) answer: Option<Answer>,
 }
 
 /// Makes the first blocking row of each key due if nothing else would ever hand it out. Answers
@@ -93,9 +105,8 @@ async fn mend(
     let params: [Param<'_>; 3] =
         [(pipeline, Type::TEXT), (&types, Type::TEXT_ARRAY), (&ids, Type::TEXT_ARRAY)];
     let rows = tx.query(sql, &params).await?;
-    let key = |row: &tokio_postgres::Row| {
-        Ok(Key { aggregate_type: row.try_get(0)?, aggregate_id: row.try_get(1)? })
-    };
+    let key =
+        |row: &Row| Ok(Key { aggregate_type: row.try_get(0)?, aggregate_id: row.try_get(1)? });
     rows.iter().map(key).collect()
 }
 
@@ -110,9 +121,9 @@ enum Writer<'w, 'c> {
 async fn leave_stream(
     shared: &Shared,
     writer: Writer<'_, '_>,
-    rows: &[i64],
+    plan: &Plan<'_>,
     position: Option<&Position>,
-) -> Result<(), Trouble> {
+) -> Result<Option<Answer>, Trouble> {
     let [pipeline, shard, epoch] = shared.lease_params();
     let query = async |sql: &str, params: &[Param<'_>]| match writer {
         Writer::Alone => shared.settler.query(sql, params).await,
@@ -120,12 +131,16 @@ async fn leave_stream(
     };
     let sql = match shared.progress {
         Progress::Cursor => {
-            let Some(Position { base, tick, seq, seen, beyond }) = position else {
-                return Ok(());
+            let Some(Position { base, tick, seq, seen, beyond, log }) = position else {
+                return Ok(None);
             };
             let (base, tick, beyond) = (base.to_string(), tick.to_string(), beyond.to_text());
             let seen = seen.to_string();
-            let params: [Param<'_>; 8] = [
+            let lsn = log.as_ref().map(|log| log.lsn.to_string());
+            let since = log.as_ref().and_then(|log| log.since.as_ref()).map(Snapshot::to_string);
+            let sample = plan.sample.map(|(seq, _)| seq);
+            let sample_xid = plan.sample.map(|(_, xid)| Xid(xid));
+            let params: [Param<'_>; 12] = [
                 pipeline,
                 shard,
                 epoch,
@@ -134,6 +149,10 @@ async fn leave_stream(
                 (seq, Type::INT8),
                 (&seen, Type::TEXT),
                 (&beyond, Type::TEXT),
+                (&lsn, Type::TEXT),
+                (&since, Type::TEXT),
+                (&sample, Type::INT8),
+                (&sample_xid, Type::XID8),
             ];
             let rows = query(&shared.writes.advance, &params).await?;
             let row = rows.first().expect("EXISTS answers one row");
@@ -142,18 +161,20 @@ async fn leave_stream(
                 (true, false) => {
                     Err(shared.checkpoints.checkpoint_is_gone(&shared.pipeline).into())
                 }
-                (true, true) => Ok(()),
+                (true, true) if shared.log.is_none() => Ok(None),
+                (true, true) => plan.answer(row).map(Some),
             };
         }
         Progress::Delete => &shared.writes.delete,
         Progress::Mark => &shared.writes.mark,
     };
+    let rows = &plan.done;
     if rows.is_empty() {
-        return Ok(());
+        return Ok(None);
     }
-    let params: [Param<'_>; 4] = [pipeline, shard, epoch, (&rows, Type::INT8_ARRAY)];
+    let params: [Param<'_>; 4] = [pipeline, shard, epoch, (rows, Type::INT8_ARRAY)];
     match is_so(&query(sql, &params).await?)? {
-        true => Ok(()),
+        true => Ok(None),
         false => Err(shared.held.lost().into()),
     }
 }
@@ -161,11 +182,17 @@ async fn leave_stream(
 async fn set_aside_fresh(
     shared: &Shared,
     tx: &mut Transaction<'_>,
-    fresh: &Aside,
+    plan: &Plan<'_>,
 ) -> Result<(), Trouble> {
-    let sql = &shared.writes;
-    let copied = fresh.write(tx, &sql.set_aside, &shared.pipeline).await?;
-    if copied == fresh.seqs.len() {
+    let (sql, fresh) = (&shared.writes, &plan.fresh);
+    let mut copied = fresh.write(tx, &sql.set_aside, &shared.pipeline).await?;
+    if copied.len() < fresh.seqs.len() && !plan.logged.is_empty() {
+        copied.sort_unstable();
+        let mut missing = plan.logged.clone();
+        missing.retain(|(seq, _)| copied.binary_search(seq).is_err());
+        copied.extend(set_aside_logged(shared, tx, fresh, &missing).await?);
+    }
+    if copied.len() == fresh.seqs.len() {
         return Ok(());
     }
     // Some are gone from the stream already: settled by a try whose answer was lost, or removed
@@ -186,10 +213,76 @@ async fn set_aside_fresh(
         .into())
 }
 
+/// Sets aside events that only the log has.
+async fn set_aside_logged(
+    shared: &Shared,
+    tx: &mut Transaction<'_>,
+    fresh: &Aside,
+    missing: &[(i64, &UnderWay)],
+) -> Result<Vec<i64>, Trouble> {
+    let mut aside = Aside::default();
+    let mut stored = Vec::with_capacity(missing.len());
+    for (index, seq) in fresh.seqs.iter().enumerate() {
+        let Some((_, row)) = missing.iter().find(|(missing, _)| missing == seq) else { continue };
+        aside.copy(fresh, index);
+        stored.push(match (&row.event, &row.raw) {
+            (Ok(event), _) => Stored::of(event),
+            (Err(_), Some(raw)) => Stored::clone(raw),
+            (Err(_), None) => Stored::default(),
+        });
+    }
+    if stored.is_empty() {
+        return Ok(Vec::new());
+    }
+    macro_rules! column {
+        ($name:ident) => {
+            stored.iter().map(|stored| stored.$name.clone()).collect::<Vec<_>>()
+        };
+    }
+    let (ids, versions, payloads) = (column!(id), column!(event_version), column!(payload));
+    let (aggregate_types, aggregate_ids) = (column!(aggregate_type), column!(aggregate_id));
+    let (event_types, content_types) = (column!(event_type), column!(content_type));
+    let (headers, topics) = (column!(headers), column!(topic));
+    let (occurred, deliver_after) = (column!(occurred_at), column!(deliver_after));
+    let [one, two, three, four, five, six, seven, eight] = aside.params(&shared.pipeline);
+    let params: [Param<'_>; 19] = [
+        one,
+        two,
+        three,
+        four,
+        five,
+        six,
+        seven,
+        eight,
+        (&ids, Type::TEXT_ARRAY),
+        (&aggregate_types, Type::TEXT_ARRAY),
+        (&aggregate_ids, Type::TEXT_ARRAY),
+        (&event_types, Type::TEXT_ARRAY),
+        (&versions, Type::INT8_ARRAY),
+        (&payloads, Type::BYTEA_ARRAY),
+        (&content_types, Type::TEXT_ARRAY),
+        (&headers, Type::TEXT_ARRAY),
+        (&topics, Type::TEXT_ARRAY),
+        (&occurred, Type::TIMESTAMPTZ_ARRAY),
+        (&deliver_after, Type::TIMESTAMPTZ_ARRAY),
+    ];
+    numbers(&tx.query(&shared.writes.set_aside_logged, &params).await?)
+}
+
+fn numbers(rows: &[Row]) -> Result<Vec<i64>, Trouble> {
+    rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
+}
+
 /// What is to be written.
 #[derive(Default)]
-struct Plan {
+struct Plan<'s> {
     is_utf8: bool,
+    /// Rows of the log that are to be set aside.
+    logged: Vec<(i64, &'s UnderWay)>,
+    /// A row of the log that is settled and should be in the table, with its transaction.
+    sample: Option<(i64, u64)>,
+    /// An event of the log is settled that is in no table.
+    has_message: bool,
     /// Fresh rows that leave the stream.
     done: Vec<i64>,
     /// Fresh rows to set aside.
@@ -204,8 +297,8 @@ struct Plan {
     touched: BTreeSet<Key>,
 }
 
-impl Plan {
-    fn add(&mut self, Settling { row, verdict, .. }: &Settling) {
+impl<'s> Plan<'s> {
+    fn add(&mut self, Settling { row, verdict, .. }: &'s Settling) {
         let key = row.key();
         if !matches!(verdict, Verdict::Attempting { .. }) {
             self.unclaimed.push(row.seq);
@@ -218,18 +311,45 @@ impl Plan {
                 self.done.push(row.seq);
                 false
             }
+            Origin::Logged { xid, .. } => {
+                self.done.push(row.seq);
+                self.sample = self.sample.or(xid.map(|xid| (row.seq, xid)));
+                self.has_message |= xid.is_none();
+                false
+            }
             Origin::SetAside { blocks } => blocks,
         };
         let mut blocks = false;
         match (verdict, row.was_set_aside()) {
             (Verdict::Delivered, false) => {}
             (Verdict::Delivered, true) => self.forgotten.push(row.seq),
-            (verdict, false) => blocks = self.fresh.add(row.seq, key, verdict, self.is_utf8),
+            (verdict, false) => {
+                blocks = self.fresh.add(row.seq, key, verdict, self.is_utf8);
+                if let Origin::Logged { .. } = row.origin {
+                    self.logged.push((row.seq, row));
+                }
+            }
             (verdict, true) => blocks = self.again.add(row.seq, key, verdict, self.is_utf8),
         }
         if blocked || blocks {
             self.touched.extend(key.cloned());
         }
+    }
+
+    /// What the statement that moves a cursor answers while the log is read.
+    fn answer(&self, row: &Row) -> Result<Answer, Trouble> {
+        let unreadable = || {
+            let message = "the server answered with something that is no snapshot";
+            SourceError::new(SourceErrorKind::Unsafe, message)
+        };
+        let snapshot = row.try_get::<_, &str>(2)?.parse().map_err(|_| unreadable())?;
+        let lsn = row.try_get::<_, &str>(3)?.parse().map_err(|_| unreadable())?;
+        let mark = Mark { snapshot, lsn };
+        let is_gone = !row.try_get::<_, bool>(5)?;
+        // Not if it is merely not visible yet.
+        let was_deleted = self.sample.is_some_and(|(_, xid)| is_gone && mark.snapshot.sees(xid));
+        let is_log_only = self.has_message || was_deleted;
+        Ok(Answer { mark, publication: row.try_get(4)?, is_log_only })
     }
 
     /// Everything was released.
@@ -301,14 +421,29 @@ impl Aside {
         blocks
     }
 
-    /// Runs the statement; answers how many rows it gave back.
+    /// Takes over a row of another one.
+    fn copy(&mut self, other: &Self, index: usize) {
+        self.seqs.push(other.seqs[index]);
+        self.states.push(other.states[index]);
+        self.blocks.push(other.blocks[index]);
+        self.delays.push(other.delays[index]);
+        self.attempts.push(other.attempts[index]);
+        self.kinds.push(other.kinds[index]);
+        self.errors.push(other.errors[index].clone());
+    }
+
+    /// Runs the statement; answers the numbers that it gave back.
     async fn write(
         &self,
         tx: &mut Transaction<'_>,
         sql: &str,
         pipeline: &String,
-    ) -> Result<usize, Trouble> {
-        let params: [Param<'_>; 8] = [
+    ) -> Result<Vec<i64>, Trouble> {
+        numbers(&tx.query(sql, &self.params(pipeline)).await?)
+    }
+
+    fn params<'p>(&'p self, pipeline: &'p String) -> [Param<'p>; 8] {
+        [
             (pipeline, Type::TEXT),
             (&self.seqs, Type::INT8_ARRAY),
             (&self.states, Type::TEXT_ARRAY),
@@ -317,8 +452,7 @@ impl Aside {
             (&self.attempts, Type::INT4_ARRAY),
             (&self.kinds, Type::TEXT_ARRAY),
             (&self.errors, Type::TEXT_ARRAY),
-        ];
-        Ok(tx.query(sql, &params).await?.len())
+        ]
     }
 }
 

@@ -47,8 +47,13 @@ impl Snapshot {
         &self.under_way
     }
 
-    fn sees(&self, xid: u64) -> bool {
+    pub(super) fn sees(&self, xid: u64) -> bool {
         xid < self.xmax && self.under_way.binary_search(&xid).is_err()
+    }
+
+    /// Whether it sees everything that the other one does.
+    pub(super) fn sees_all_of(&self, other: &Self) -> bool {
+        self.xmax >= other.xmax && !self.under_way.iter().any(|xid| other.sees(*xid))
     }
 
     /// Sees what both see.
@@ -99,7 +104,9 @@ impl FromStr for Snapshot {
         let (xmin, xmax, list) = (number(part()?)?, number(part()?)?, part()?);
         let under_way: Result<Vec<u64>, _> =
             list.split(',').filter(|xid| !xid.is_empty()).map(number).collect();
-        Ok(Self { xmin, xmax, under_way: under_way? })
+        // The snapshot of a slot that was made just now can have them the other way around, which
+        // the server itself would not read.
+        Ok(Self { xmin: xmin.min(xmax), xmax, under_way: under_way? })
     }
 }
 
@@ -112,6 +119,7 @@ mod tests {
         for text in ["1:1:", "735:735:", "735:740:735,738", "4294967290:4294967310:4294967299"] {
             assert_eq!(text.parse::<Snapshot>().unwrap().to_string(), text);
         }
+        assert_eq!("741:740:738".parse::<Snapshot>().unwrap().to_string(), "740:740:738");
         for text in ["", "1:2", "a:b:", "1:2:x", "-1:2:"] {
             assert!(text.parse::<Snapshot>().is_err(), "{text}");
         }
@@ -129,6 +137,17 @@ mod tests {
         assert_eq!(up_to(700), "700:700:");
         let end_of_epoch: Snapshot = "4294967290:4294967310:".parse().unwrap();
         assert_eq!(end_of_epoch.up_to(1 << 32).to_string(), "4294967290:4294967299:");
+    }
+
+    #[test]
+    fn one_can_see_all_of_another() {
+        let sees_all = |one: &str, other: &str| {
+            let [one, other] = [one, other].map(|text| text.parse::<Snapshot>().unwrap());
+            one.sees_all_of(&other)
+        };
+        assert!(sees_all("5:9:5,7", "5:9:5,7") && sees_all("5:9:5", "5:9:5,7"));
+        assert!(!sees_all("5:9:5,7", "5:9:5") && !sees_all("8:8:", "9:9:"));
+        assert!(sees_all("10:12:10", "1:1:") && sees_all("10:12:10", "10:10:"));
     }
 
     #[test]

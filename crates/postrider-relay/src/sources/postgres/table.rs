@@ -37,6 +37,8 @@ pub(super) struct Table {
     quoted: String,
     /// By our names.
     columns: BTreeMap<&'static str, Column>,
+    /// Its names for our columns, where they are others.
+    mapping: BTreeMap<String, String>,
     /// Who reads it.
     role: String,
     may_mark: bool,
@@ -161,6 +163,11 @@ impl Table {
     /// The name of a column that the table has, quoted.
     pub(super) fn name(&self, column: &str) -> &str {
         self.columns.get(column).map_or("NULL", |column| &column.name)
+    }
+
+    /// Its name for a column of ours, whether it has that or not.
+    pub(super) fn theirs<'t>(&'t self, column: &'t str) -> &'t str {
+        self.mapping.get(column).map_or(column, String::as_str)
     }
 
     /// A column of the row `alias`, or what stands for it.

@@ -2,17 +2,21 @@
 //!
 //! A row is named by a handle that is used once: settling it a second time, or after it was
 //! released and handed out again, finds nothing. Each fresh row is read once, in its tick
-//! ([`frontier`](super::frontier)); those that were released are read again by their number. Rows
-//! that were set aside are found by a query, which is told which of them are under way.
+//! ([`frontier`](super::frontier)); those that were released are read again by their number. What
+//! comes from the log ([`Tail`]) may be in no table, so it is kept until it is settled. Rows that
+//! were set aside are found by a query, which is told which of them are under way.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use postrider::{Event, Key};
 
 use super::frontier::{Frontier, Position, TickNumber};
+use super::log::{LogPosition, Place, Stored, Tail};
+use super::ranges::Ranges;
 use super::row::Decoded;
 use crate::source::{Handle, Record, Settlement, Undecodable, Verdict};
 
@@ -21,6 +25,10 @@ use crate::source::{Handle, Record, Settlement, Undecodable, Verdict};
 pub(super) struct UnderWay {
     pub(super) seq: i64,
     pub(super) event: Result<Arc<Event>, Undecodable>,
+    /// See [`Decoded`].
+    pub(super) raw: Option<Box<Stored>>,
+    /// See [`Record`].
+    delay: Option<Duration>,
     pub(super) origin: Origin,
 }
 
@@ -29,6 +37,8 @@ pub(super) struct UnderWay {
 pub(super) enum Origin {
     /// In the outbox.
     Fresh(TickNumber),
+    /// In the log, and by which transaction if it is in the outbox, too.
+    Logged { place: Place, xid: Option<u64> },
     /// Among the rows set aside, and whether others of its key wait behind it.
     SetAside { blocks: bool },
 }
@@ -61,8 +71,16 @@ pub(super) struct Settling {
 #[derive(Debug)]
 pub(super) struct Window {
     pub(super) frontier: Frontier,
+    /// What was read from the log, once that is read.
+    pub(super) tail: Option<Tail>,
+    /// Where the slot begins, as long as the table is not settled up to there.
+    pub(super) made: Option<LogPosition>,
+    /// Numbers that the log may bring once more.
+    pub(super) passed_over: Ranges,
     /// Fresh rows to be handed out again, in the order of their numbers, with their ticks.
     pub(super) released: BTreeMap<i64, TickNumber>,
+    /// The same of the log, which come after those.
+    given_back: BTreeMap<Place, UnderWay>,
     under_way: HashMap<u64, UnderWay, FixedState>,
     /// Rows that were set aside and are under way.
     set_aside: BTreeSet<i64>,
@@ -72,8 +90,18 @@ pub(super) struct Window {
 }
 
 impl Window {
-    pub(super) fn new(position: Position) -> Self {
+    /// Goes on from a position: in the log, or in the table.
+    pub(super) fn new(position: Position, tail: Option<Tail>) -> Self {
+        let made = position.log.clone();
+        let (position, passed_over) = match &tail {
+            Some(_) => (Position::at(position.base), Ranges::default()),
+            None => (position.clone(), position.beyond),
+        };
         Self {
+            tail,
+            made,
+            passed_over,
+            given_back: BTreeMap::new(),
             frontier: Frontier::new(position),
             released: BTreeMap::new(),
             under_way: HashMap::with_hasher(FixedState::default()),
@@ -103,24 +131,87 @@ impl Window {
 
     /// Takes back what stands behind a row that was released: it comes again after that one.
     pub(super) fn take_back(&mut self, kept: &mut VecDeque<Record>) {
-        let Some((&first, _)) = self.released.first_key_value() else { return };
+        let first = self.released.first_key_value().map(|(seq, _)| *seq);
+        let first_place = self.given_back.first_key_value().map(|(place, _)| *place);
+        if first.is_none() && first_place.is_none() {
+            return;
+        }
         kept.retain(|record| {
-            let row = self.under_way.get(&record.handle.0).map(|row| (row.seq, row.origin));
-            let Some((seq, Origin::Fresh(tick))) = row else { return true };
-            let is_before = seq < first || tick == TickNumber::NONE;
-            if !is_before {
-                self.under_way.remove(&record.handle.0);
-                self.released.insert(seq, tick);
+            let handle = record.handle.0;
+            let row = self.under_way.get(&handle).map(|row| (row.seq, row.origin));
+            match row {
+                Some((seq, Origin::Fresh(tick)))
+                    if tick != TickNumber::NONE && first.is_some_and(|first| seq >= first) =>
+                {
+                    self.under_way.remove(&handle);
+                    self.released.insert(seq, tick);
+                    false
+                }
+                Some((_, Origin::Logged { place, .. }))
+                    if first.is_some() || first_place.is_some_and(|first| place > first) =>
+                {
+                    self.given_back.extend(self.under_way.remove(&handle).map(|row| (place, row)));
+                    false
+                }
+                _ => true,
             }
-            is_before
         });
+    }
+
+    /// Hands out what was given back of the log.
+    pub(super) fn hand_out_again(&mut self, rows: usize, bytes: usize) -> Vec<Record> {
+        let mut records = Vec::new();
+        let mut room = bytes;
+        while records.len() < rows
+            && (records.is_empty() || room > 0)
+            && let Some((_, row)) = self.given_back.pop_first()
+        {
+            self.last_handle += 1;
+            let record = Record {
+                handle: Handle(self.last_handle),
+                event: row.event.clone(),
+                attempts: 0,
+                returned: false,
+                delay: row.delay,
+            };
+            room = room.saturating_sub(record.size_bytes());
+            records.push(record);
+            self.under_way.insert(self.last_handle, row);
+        }
+        records
+    }
+
+    /// What may be written down.
+    pub(super) fn position(&self) -> Position {
+        match &self.tail {
+            Some(tail) if self.frontier.is_done() => tail.position(),
+            tail => {
+                let mut position = self.frontier.position();
+                position.log = self.made.clone();
+                position.beyond = position.beyond.union(&self.passed_over);
+                if let Some(tail) = tail {
+                    position.beyond = position.beyond.union(&tail.settled());
+                    position.seen = tail.seen().clone();
+                }
+                position
+            }
+        }
+    }
+
+    /// How many fresh rows are read and not settled.
+    pub(super) fn unsettled(&self) -> usize {
+        self.frontier.unsettled() + self.tail.as_ref().map_or(0, Tail::unsettled)
+    }
+
+    /// How many fresh rows are under way, being settled or to be handed out again.
+    pub(super) fn under_way(&self) -> usize {
+        let handed_out = self.under_way.values().filter(|row| !row.was_set_aside()).count();
+        handed_out + self.going.len() + self.released.len() + self.given_back.len()
     }
 
     /// Whether no fresh row is under way, being settled or to be handed out again.
     pub(super) fn is_quiet(&self) -> bool {
-        self.released.is_empty()
-            && self.going.is_empty()
-            && self.under_way.len() == self.set_aside.len()
+        self.under_way() == 0
     }
 
     /// Forgets what was read, so that it is read again. Only rows set aside may be under way.
@@ -129,12 +220,18 @@ impl Window {
     }
 
     /// Gives a row its handle.
-    pub(super) fn hand_out(&mut self, row: &Decoded, origin: Origin) -> Handle {
+    pub(super) fn hand_out(
+        &mut self,
+        row: &mut Decoded,
+        delay: Option<Duration>,
+        origin: Origin,
+    ) -> Handle {
         self.last_handle += 1;
         if let Origin::SetAside { .. } = origin {
             self.set_aside.insert(row.seq);
         }
-        let row = UnderWay { seq: row.seq, event: row.event.clone(), origin };
+        let (event, raw) = (row.event.clone(), row.raw.take());
+        let row = UnderWay { seq: row.seq, event, raw, delay, origin };
         self.under_way.insert(self.last_handle, row);
         Handle(self.last_handle)
     }
@@ -163,12 +260,20 @@ impl Window {
             settling.push(Settling { handle: *handle, row, verdict, released: false });
         }
         for Settling { row, verdict, .. } in &settling {
-            if let (Origin::Fresh(tick), true) = (row.origin, verdict != &Verdict::Released) {
-                self.frontier.set_settled(tick, row.seq, true);
+            if verdict != &Verdict::Released && !row.was_set_aside() {
+                self.set_settled(row, true);
                 self.going.insert(row.seq);
             }
         }
         settling
+    }
+
+    fn set_settled(&mut self, row: &UnderWay, settled: bool) {
+        match (row.origin, &mut self.tail) {
+            (Origin::Fresh(tick), _) => self.frontier.set_settled(tick, row.seq, settled),
+            (Origin::Logged { place, .. }, Some(tail)) => tail.set_settled(place, settled),
+            (Origin::Logged { .. } | Origin::SetAside { .. }, _) => {}
+        }
     }
 
     /// The settlements are written.
@@ -187,20 +292,26 @@ impl Window {
                 (Verdict::Released, Origin::Fresh(tick)) if tick != TickNumber::NONE => {
                     self.released.insert(row.seq, tick);
                 }
+                (Verdict::Released, Origin::Logged { place, .. }) => {
+                    self.given_back.insert(place, row);
+                }
                 (_, Origin::SetAside { .. }) => {
                     self.set_aside.remove(&row.seq);
                 }
-                (_, Origin::Fresh(_)) => {}
+                (_, Origin::Fresh(_) | Origin::Logged { .. }) => {}
             }
         }
         self.frontier.trim();
+        if let Some(tail) = &mut self.tail {
+            tail.trim();
+        }
     }
 
     /// The settlements could not be written: everything is under way as before.
     pub(super) fn put_back(&mut self, settling: Vec<Settling>) {
         for Settling { handle, row, .. } in settling {
-            if let Origin::Fresh(tick) = row.origin {
-                self.frontier.set_settled(tick, row.seq, false);
+            if !row.was_set_aside() {
+                self.set_settled(&row, false);
                 self.going.remove(&row.seq);
             }
             self.under_way.insert(handle.0, row);

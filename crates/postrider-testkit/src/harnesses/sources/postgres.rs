@@ -1,15 +1,16 @@
-//! An outbox in PostgreSQL, one backend for each way of keeping progress.
+//! An outbox in PostgreSQL, one backend for each way of reading it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use postrider::schema::{self, TableName};
 use postrider::{Event, Outbox};
 use postrider_relay::admin::Admin;
-use postrider_relay::source::{Source, SourceError};
-use postrider_relay::sources::{self, Progress, SourceSpec};
+use postrider_relay::source::{BatchLimit, Source, SourceError};
+use postrider_relay::sources::{self, Mode, Progress, SourceSpec};
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{PgPool, Postgres as Driver};
 
@@ -22,10 +23,54 @@ use crate::suites::{Backend, Clock};
 
 const OVERSIZE_BYTES: usize = 5_000_000;
 
-/// An outbox whose progress is kept in one of the ways.
-pub fn backend(progress: Progress) -> Backend<Subject, OutboxCapabilities> {
-    let name = format!("postgres_{progress}");
-    Backend::new(name, capabilities(progress), Clock::Real, move || Postgres::fresh(progress))
+/// How an outbox is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reading {
+    /// By polling.
+    Polled(Progress),
+    /// From the log, at first from the table.
+    Logged,
+    /// From the log as soon as it is connected to: it was before.
+    LoggedBefore,
+}
+
+impl Reading {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::Polled(Progress::Mark),
+        Self::Polled(Progress::Delete),
+        Self::Polled(Progress::Cursor),
+        Self::Logged,
+        Self::LoggedBefore,
+    ];
+
+    fn name(self) -> String {
+        match self {
+            Self::Polled(progress) => format!("postgres_{progress}"),
+            Self::Logged => "postgres_cdc".to_owned(),
+            Self::LoggedBefore => "postgres_log".to_owned(),
+        }
+    }
+
+    fn progress(self) -> Progress {
+        match self {
+            Self::Polled(progress) => progress,
+            Self::Logged | Self::LoggedBefore => Progress::Cursor,
+        }
+    }
+
+    fn mode(self) -> Mode {
+        match self {
+            Self::Polled(_) => Mode::Poll,
+            Self::Logged | Self::LoggedBefore => Mode::Cdc,
+        }
+    }
+}
+
+/// An outbox that is read in one of the ways.
+pub fn backend(reading: Reading) -> Backend<Subject, OutboxCapabilities> {
+    let capabilities = capabilities(reading.progress());
+    Backend::new(reading.name(), capabilities, Clock::Real, move || Postgres::fresh(reading))
 }
 
 fn capabilities(progress: Progress) -> OutboxCapabilities {
@@ -48,13 +93,13 @@ fn capabilities(progress: Progress) -> OutboxCapabilities {
 
 struct Postgres {
     database: Database,
-    progress: Progress,
+    reading: Reading,
     pool: PgPool,
     relays: AtomicU32,
 }
 
 impl Postgres {
-    async fn fresh(progress: Progress) -> Subject {
+    async fn fresh(reading: Reading) -> Subject {
         let database = Database::fresh().await;
         let mut client = database.connect().await;
         schema::postgres::migrate(&mut client, &TableName::default(), None)
@@ -62,14 +107,41 @@ impl Postgres {
             .expect("an empty database can be migrated");
         let pool = PgPoolOptions::new().max_connections(8).connect_lazy(&database.url());
         let pool = pool.expect("the URL is one");
-        Arc::new(Self { database, progress, pool, relays: AtomicU32::new(0) })
+        let outbox = Self { database, reading, pool, relays: AtomicU32::new(0) };
+        if reading == Reading::LoggedBefore {
+            outbox.get_to_log().await;
+        }
+        Arc::new(outbox)
+    }
+
+    /// Reads the empty outbox until it is read from the log.
+    async fn get_to_log(&self) {
+        let source = self.connect(Connection::default()).await.expect("it can be connected to");
+        source.resume().await.expect("it can be resumed");
+        let client = self.database.connect().await;
+        let limit = BatchLimit { events: 1, bytes: 1 << 20, wait: Duration::from_millis(20) };
+        let reads_log = "SELECT count(*) FROM pg_replication_slots AS s
+             JOIN pg_stat_replication AS r ON r.pid = s.active_pid AND r.state = 'streaming'
+             WHERE s.database = current_database()";
+        loop {
+            let batch = source.next_batch(limit).await.expect("it can be read");
+            assert!(batch.is_empty(), "there is nothing in it");
+            let row = client.query_one(reads_log, &[]).await.expect("slots can be counted");
+            if row.get::<_, i64>(0) > 0 {
+                break;
+            }
+        }
+        source.close().await.expect("it can be closed");
+        // Nothing was settled so far.
+        let forget = "UPDATE outbox_checkpoints SET settled_at = NULL";
+        client.batch_execute(forget).await.expect("the checkpoint can be changed");
     }
 }
 
 #[async_trait]
 impl TestOutbox for Postgres {
     fn capabilities(&self) -> OutboxCapabilities {
-        capabilities(self.progress)
+        capabilities(self.reading.progress())
     }
 
     async fn begin(&self) -> Box<dyn TestTransaction> {
@@ -109,7 +181,8 @@ impl TestOutbox for Postgres {
         let number = self.relays.fetch_add(1, Ordering::Relaxed);
         let spec = SourceSpec {
             pipeline: connection.pipeline.to_owned(),
-            progress: self.progress,
+            mode: self.reading.mode(),
+            progress: self.reading.progress(),
             aggregate_types: types.map(ToString::to_string).collect(),
             relay: format!("relay {number}"),
             ..SourceSpec::new(self.database.url())

@@ -64,6 +64,14 @@ impl TestClient for Diesel {
         self.run(end, async |conn| Outbox::new().publish_all(conn, events).await).await
     }
 
+    async fn publish_message(&mut self, event: &dyn ToEvent, end: End) -> Result<Uuid, WriteError> {
+        let error = Outbox::new().publish_message(&mut self.0, event).await;
+        let error = error.expect_err("nothing is written outside of a transaction");
+        let is_refused = matches!(error, WriteError::NotInTransaction | WriteError::Invalid(_));
+        assert!(is_refused, "{error:?}");
+        self.run(end, async |conn| Outbox::new().publish_message(conn, event).await).await
+    }
+
     async fn publish_nested(&mut self, outer: &Event, inner: &Event, end_inner: End) {
         self.run(End::Commit, async |conn| {
             let written = Outbox::new().publish(conn, outer).await;

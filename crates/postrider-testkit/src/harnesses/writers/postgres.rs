@@ -9,12 +9,13 @@ use postrider::schema::{self, TableName};
 use tokio_postgres::{Client, Row};
 use uuid::Uuid;
 
+use super::messages;
 use super::schema::Schema;
 use crate::proxy::Proxy;
 use crate::servers::address;
 use crate::servers::postgres::{Database, connect};
 use crate::suites::writer::{
-    Capabilities, Lost, Subject, TestClient, TestDatabase, Why, WrittenRow,
+    Capabilities, Lost, Message, Subject, TestClient, TestDatabase, Why, WrittenRow,
 };
 use crate::suites::{Backend, Clock, Doing};
 
@@ -33,6 +34,16 @@ const TABLES: &str = "
     CREATE FUNCTION count_insert() RETURNS trigger LANGUAGE plpgsql AS
         'BEGIN INSERT INTO insert_statements DEFAULT VALUES; RETURN NULL; END';
     CREATE TRIGGER count_insert AFTER INSERT ON outbox EXECUTE FUNCTION count_insert();
+";
+
+const UNMIGRATE: &str = "
+    DROP TABLE outbox, inbox;
+    DO $$ DECLARE made regprocedure; BEGIN
+        FOR made IN SELECT oid FROM pg_proc WHERE pronamespace = quote_ident(current_schema())::regnamespace
+            AND starts_with(proname, 'outbox_publish') LOOP
+            EXECUTE format('DROP FUNCTION %s', made);
+        END LOOP;
+    END $$;
 ";
 
 /// What a client is tried on.
@@ -54,6 +65,7 @@ pub(super) fn backend(name: &str, setting: Setting) -> Backend<Subject, Capabili
     let capabilities = Capabilities {
         refuses_known_ids: setting.layout == Layout::Plain,
         one_statement_per_batch: true,
+        has_log: true,
         loses_commits: setting.transacts && !setting.is_pooled,
     };
     Backend::new(name, capabilities, Clock::Real, move || database(setting))
@@ -136,8 +148,7 @@ impl TestDatabase for Postgres {
     }
 
     async fn unmigrate(&self) {
-        let dropped = self.client.batch_execute("DROP TABLE outbox, inbox").await;
-        dropped.expect("the tables were there");
+        self.client.batch_execute(UNMIGRATE).await.expect("the tables were there");
     }
 
     async fn refuse_events(&self, why: Why) {
@@ -157,6 +168,14 @@ impl TestDatabase for Postgres {
 
     async fn insert_statements(&self) -> u32 {
         self.count("insert_statements").await
+    }
+
+    async fn watch_log(&self) {
+        messages::watch(&self.client).await;
+    }
+
+    async fn messages(&self) -> Vec<Message> {
+        messages::messages(&self.client).await
     }
 
     async fn client_losing_commit(&self, lost: Lost) -> Box<dyn TestClient> {

@@ -13,8 +13,12 @@ use uuid::Uuid;
 use crate::suites::writer::{Capabilities, Subject, TestClient, TestDatabase, Why, WrittenRow};
 use crate::suites::{Backend, Clock, Doing};
 
-const CAPABILITIES: Capabilities =
-    Capabilities { refuses_known_ids: true, one_statement_per_batch: false, loses_commits: false };
+const CAPABILITIES: Capabilities = Capabilities {
+    refuses_known_ids: true,
+    one_statement_per_batch: false,
+    has_log: false,
+    loses_commits: false,
+};
 
 /// A client of SQLite.
 pub(super) fn backend(name: &str, open: Open) -> Backend<Subject, Capabilities> {

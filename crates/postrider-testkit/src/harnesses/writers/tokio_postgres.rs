@@ -68,6 +68,10 @@ impl TestClient for TokioPostgres {
         self.run(end, async |tx| Outbox::new().publish_all(tx, events).await).await
     }
 
+    async fn publish_message(&mut self, event: &dyn ToEvent, end: End) -> Result<Uuid, WriteError> {
+        self.run(end, async |tx| Outbox::new().publish_message(tx, event).await).await
+    }
+
     async fn publish_nested(&mut self, outer: &Event, inner: &Event, end_inner: End) {
         self.run(End::Commit, async |tx| {
             let written = Outbox::new().publish(tx, outer).await;

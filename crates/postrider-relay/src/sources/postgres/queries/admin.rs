@@ -52,6 +52,12 @@ pub(in super::super) const MISSING_TABLES: &str =
 pub(in super::super) const ONE_SNAPSHOT: &str =
     "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY";
 
+/// The pipelines that have ever read the outbox.
+pub(in super::super) fn pipelines(outbox: &TableName) -> String {
+    let checkpoints = outbox.checkpoints().quoted();
+    format!("SELECT DISTINCT pipeline FROM {checkpoints} ORDER BY pipeline")
+}
+
 impl AdminQueries {
     pub(in super::super) fn new(table: Table, outbox: &TableName) -> Self {
         let (name, seq) = (table.quoted(), table.select("o", "seq"));

@@ -86,6 +86,7 @@ pub(in super::super) async fn read(
     Ok(Table {
         quoted: relation.quoted,
         columns,
+        mapping: mapping.clone(),
         role: relation.role,
         may_mark,
         may_delete: relation.may_delete,

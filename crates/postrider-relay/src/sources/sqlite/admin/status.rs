@@ -80,6 +80,7 @@ fn pipeline_status(
         blocked_keys: count(&sql.blocked_keys, params![max, name])?,
         last_settled_at: settled_at,
         leases: Vec::new(),
+        slot: None,
         name,
         progress,
     })

@@ -4,13 +4,15 @@ use std::time::{Duration, SystemTime};
 
 use postrider::schema::TableName;
 use postrider::schema::postgres::{Layout, migrate};
+use serde_json::json;
 use tokio_postgres::Client;
 use uuid::Uuid;
 
-use super::{migrated, refused, run, value, values};
+use super::{PARTITIONED, migrated, refused, run, value, values};
 use crate::case;
+use crate::harnesses::writers::messages::{messages, watch};
 use crate::harnesses::writers::schema::Schema;
-use crate::servers::postgres::{connect, shared};
+use crate::servers::postgres::{Database, connect, shared};
 use crate::servers::with_database;
 use crate::suites::Case;
 
@@ -26,6 +28,11 @@ pub(super) fn cases() -> Vec<Case<Schema, ()>> {
         case!(an_event_rolls_back_with_its_transaction),
         case!(an_event_is_accepted_once_per_consumer),
         case!(a_payload_is_utf8_whatever_the_database_has),
+        case!(a_message_has_what_a_row_would_have),
+        case!(messages_and_rows_have_numbers_of_one_sequence),
+        case!(a_message_that_could_not_be_delivered_is_refused),
+        case!(a_message_rolls_back_with_its_transaction),
+        case!(a_message_that_no_slot_reads_is_refused),
     ]
 }
 
@@ -303,4 +310,107 @@ async fn a_payload_is_utf8_whatever_the_database_has(schema: Schema) {
 
 async fn payload_bytes(client: &Client) -> Vec<u8> {
     value(client, "SELECT payload FROM outbox ORDER BY seq DESC LIMIT 1").await
+}
+
+/// G-04.
+async fn a_message_has_what_a_row_would_have(schema: Schema) {
+    let client = migrated(&schema, Layout::Plain).await;
+    let log = schema.connect().await;
+    watch(&log).await;
+    let before = SystemTime::now() - Duration::from_secs(60);
+    let before = before.duration_since(SystemTime::UNIX_EPOCH).expect("it is later").as_micros();
+    let calls = [
+        (r#"'{"a" : 1.50, "a":2}'"#, r#"{"a" : 1.50, "a":2}"#),
+        (r#"'{"b":1,"a":2}'::jsonb"#, r#"{"a": 2, "b": 1}"#),
+        (r"'\x0a6162'::bytea", "\nab"),
+    ];
+    for (argument, expected) in calls {
+        let publish = format!("SELECT outbox_publish_message('Order', '42', 'Paid', {argument})");
+        let id: Uuid = value(&client, &publish).await;
+        let found = messages(&log).await;
+        let [message] = &found[..] else { panic!("one message: {found:?}") };
+        assert_eq!(message.payload, expected.as_bytes(), "{argument}");
+        let fields = &message.fields;
+        assert_eq!(fields["id"], id.to_string());
+        let names = ["aggregate_type", "aggregate_id", "event_type", "content_type"];
+        let texts = names.map(|name| fields[name].as_str().unwrap_or_default());
+        assert_eq!(texts, ["Order", "42", "Paid", "application/json"]);
+        let others = ["event_version", "headers", "topic", "deliver_after"];
+        let others = others.map(|name| fields[name].clone());
+        assert_eq!(others, [json!(1), json!({}), json!(null), json!(null)]);
+        let occurred_at = fields["occurred_at"].as_u64().expect("it is a number");
+        assert!(u128::from(occurred_at) > before, "{occurred_at}");
+    }
+    assert_eq!(value::<i64>(&client, "SELECT count(*) FROM outbox").await, 0);
+}
+
+/// G-03: so that either is known by its number, and in order.
+async fn messages_and_rows_have_numbers_of_one_sequence(schema: Schema) {
+    let client = migrated(&schema, PARTITIONED).await;
+    let log = schema.connect().await;
+    watch(&log).await;
+    for function in ["publish", "publish_message", "publish", "publish_message"] {
+        run(&client, &format!("SELECT outbox_{function}('Order', '42', 'Paid', '{{}}')")).await;
+    }
+    assert_eq!(values::<i64>(&client, "SELECT seq FROM outbox ORDER BY seq").await, [1, 3]);
+    let numbers = messages(&log).await.into_iter().map(|message| message.fields["seq"].clone());
+    assert_eq!(numbers.collect::<Vec<_>>(), [json!(2), json!(4)]);
+}
+
+/// The limits are those of a row.
+async fn a_message_that_could_not_be_delivered_is_refused(schema: Schema) {
+    let client = migrated(&schema, Layout::Plain).await;
+    let log = schema.connect().await;
+    watch(&log).await;
+    let cases = [
+        ("'', '42', 'T', '{}'", "aggregate_type is empty"),
+        ("'Order', '42', 'T', '{'", "payload is not JSON"),
+        ("'Order', '42', 'T', NULL::jsonb", "payload is NULL"),
+        ("'Order', '42', 'T', repeat('x', 1048577)::bytea", "payload has more than 1048576 bytes"),
+        ("'Order', '42', 'T', '{}', headers => '[]'", "headers is not a JSON object"),
+    ];
+    for (arguments, expected) in cases {
+        let publish = format!("SELECT outbox_publish_message({arguments})");
+        let (code, message) = refused(&client, &publish).await;
+        assert_eq!(message, format!("the event was not written: {expected}"), "{arguments}");
+        assert_eq!(code, "23514", "{arguments}");
+    }
+    assert_eq!(messages(&log).await, []);
+}
+
+/// G-02.
+async fn a_message_rolls_back_with_its_transaction(schema: Schema) {
+    let client = migrated(&schema, Layout::Plain).await;
+    let log = schema.connect().await;
+    watch(&log).await;
+    let publish =
+        |event: &str| format!("SELECT outbox_publish_message('Order', '42', '{event}', '{{}}');");
+    let (a, b, c) = (publish("A"), publish("B"), publish("C"));
+    run(&client, &format!("BEGIN; {a} ROLLBACK")).await;
+    run(&client, &format!("BEGIN; {a} SAVEPOINT s; {b} ROLLBACK TO s; {c} COMMIT")).await;
+    let found = messages(&log).await;
+    let types: Vec<&str> =
+        found.iter().filter_map(|message| message.fields["event_type"].as_str()).collect();
+    assert_eq!(types, ["A", "C"]);
+}
+
+/// G-01: whoever gets an id has an event.
+async fn a_message_that_no_slot_reads_is_refused(_: Schema) {
+    // Slots are of a database.
+    let database = Database::fresh().await;
+    let mut client = database.connect().await;
+    let migrated = migrate(&mut client, &TableName::default(), None).await;
+    migrated.expect("an empty database can be migrated");
+    let publish = "SELECT outbox_publish_message('Order', '42', 'Paid', '{}')";
+    let of_others = "SELECT pg_create_logical_replication_slot('theirs_' || pg_backend_pid(),
+        'test_decoding', true)";
+    for before in ["SELECT", of_others] {
+        run(&client, before).await;
+        let (code, message) = refused(&client, publish).await;
+        assert_eq!(code, "55000", "{before}");
+        assert!(message.contains("there is no slot that it could be read from"), "{message}");
+    }
+    watch(&client).await;
+    run(&client, publish).await;
+    assert_eq!(messages(&client).await.len(), 1);
 }

@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::{PARTITIONED, migrated, refused, run, value};
 use crate::case;
+use crate::harnesses::writers::messages::{messages, watch};
 use crate::harnesses::writers::schema::Schema;
 use crate::suites::Case;
 
@@ -48,6 +49,12 @@ async fn a_writer_writes_and_nothing_else(schema: Schema) {
     run(&client, "SELECT outbox_publish('Order', '42', 'A', ''::bytea)").await;
     let event = r#"[{"aggregate_type":"O","aggregate_id":"1","event_type":"T","payload":1}]"#;
     run(&client, &format!("SELECT outbox_publish_all('{event}')")).await;
+    let owner = schema.connect().await;
+    watch(&owner).await;
+    run(&client, "SELECT outbox_publish_message('Order', '42', 'A', '{}')").await;
+    run(&client, "SELECT outbox_publish_message('Order', '42', 'A', '{}'::jsonb)").await;
+    run(&client, "SELECT outbox_publish_message('Order', '42', 'A', ''::bytea)").await;
+    assert_eq!(messages(&owner).await.len(), 3);
     let insert = "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload)
         VALUES ('Order', '42', 'A', '') RETURNING id";
     value::<Uuid>(&client, insert).await;
@@ -69,7 +76,7 @@ async fn a_writer_writes_and_nothing_else(schema: Schema) {
                 VALUES ('Order', '42', 'A', '', 1)",
             "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload, xid)
                 VALUES ('Order', '42', 'A', '', '1')",
-            "SELECT nextval(pg_get_serial_sequence('outbox', 'seq'))",
+            "SELECT setval(pg_get_serial_sequence('outbox', 'seq'), 1)",
             "SELECT * FROM outbox_failures",
             "SELECT * FROM outbox_checkpoints",
             "INSERT INTO outbox_leases (pipeline, shard) VALUES ('default', 0)",
@@ -82,6 +89,8 @@ async fn a_writer_writes_and_nothing_else(schema: Schema) {
 
 async fn a_writer_has_what_the_library_needs(schema: Schema) {
     let mut client = connect_as(&schema, "writer", Layout::Plain).await;
+    let owner = schema.connect().await;
+    watch(&owner).await;
     let (outbox, event) = (Outbox::new(), |event_type: &str| {
         Event::builder("Order", "42", event_type).build().expect("the event is valid")
     });
@@ -89,6 +98,7 @@ async fn a_writer_has_what_the_library_needs(schema: Schema) {
     let mut tx = client.transaction().await.expect("a transaction can be begun");
     outbox.publish(&mut tx, &one).await.expect("the event is written");
     outbox.publish_all(&mut tx, [&two, &event("C")]).await.expect("the events are written");
+    outbox.publish_message(&mut tx, &event("M")).await.expect("the event is written");
     let claim = Inbox::new().once(&mut tx, "billing", one.id()).await;
     assert_eq!(claim.expect("the claim can be made"), Claim::First);
     tx.commit().await.expect("the transaction can be committed");
@@ -150,6 +160,8 @@ async fn a_relay_has_what_relaying_needs(schema: Schema) {
 
 async fn a_reader_reads_and_nothing_else(schema: Schema) {
     let client = connect_as(&schema, "reader", Layout::Plain).await;
+    let owner = schema.connect().await;
+    watch(&owner).await;
     for table in [
         "outbox",
         "outbox_failures",
@@ -166,6 +178,7 @@ async fn a_reader_reads_and_nothing_else(schema: Schema) {
         &client,
         &[
             "SELECT outbox_publish('Order', '42', 'A', '{}')",
+            "SELECT outbox_publish_message('Order', '42', 'A', '{}')",
             "SELECT inbox_accept('billing', gen_random_uuid())",
             "UPDATE outbox SET published_at = now()",
             "INSERT INTO outbox_leases (pipeline, shard) VALUES ('default', 0)",

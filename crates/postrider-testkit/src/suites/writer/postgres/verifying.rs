@@ -105,6 +105,18 @@ async fn every_drift_is_found(schema: Schema) {
             "function outbox_publish_all(events jsonb) is missing",
         ),
         (
+            "DROP FUNCTION outbox_publish_message(text, text, text, bytea, jsonb, bigint,
+                timestamptz, text, timestamptz, uuid, text)",
+            "function outbox_publish_message(aggregate_type text, aggregate_id text, event_type \
+             text, payload bytea, headers jsonb, event_version bigint, occurred_at timestamp with \
+             time zone, topic text, deliver_after timestamp with time zone, id uuid, content_type \
+             text) is missing",
+        ),
+        (
+            "ALTER TABLE outbox_checkpoints DROP COLUMN slot_snapshot",
+            "column outbox_checkpoints.slot_snapshot is missing",
+        ),
+        (
             "CREATE FUNCTION outbox_publish(x text) RETURNS text LANGUAGE sql AS 'SELECT x'",
             "function outbox_publish(x text) should not be there",
         ),

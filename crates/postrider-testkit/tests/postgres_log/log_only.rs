@@ -1,0 +1,174 @@
+//! Events that are in no table: messages, and rows that are inserted and deleted at once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use postrider_relay::admin::Selection;
+use postrider_relay::pipeline::PipelineError;
+use postrider_relay::source::{SourceErrorKind, Verdict};
+use postrider_relay::sources::{Mode, SourceSpec};
+use postrider_testkit::chaos::{Bank, Running, cdc, until};
+use postrider_testkit::suites::sink::Behaviour;
+use tokio::time::sleep;
+
+use crate::{Line, Reader, drop_slot, events, stubborn};
+
+/// How `change` publishes.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    /// It inserts and deletes.
+    Deleted,
+    Message,
+}
+
+impl Way {
+    const ALL: [Self; 2] = [Self::Deleted, Self::Message];
+
+    /// A bank that publishes so.
+    async fn bank(self) -> Arc<Bank> {
+        let (before, after) = match self {
+            Self::Deleted => ("END ", "DELETE FROM outbox WHERE xid = pg_current_xact_id();\nEND "),
+            Self::Message => ("outbox_publish(", "outbox_publish_message("),
+        };
+        let bank = Bank::fresh().await;
+        bank.run(&format!(
+            "DO $do$ BEGIN EXECUTE replace(pg_get_functiondef('change'::regproc),
+                 '{before}', '{after}'); END $do$"
+        ))
+        .await;
+        bank
+    }
+}
+
+const IS_LOG_ONLY: &str = "SELECT count(*) FROM outbox_checkpoints WHERE log_only";
+
+/// G-01, G-03, G-04: they are delivered as others are, over restarts, too.
+#[tokio::test]
+async fn they_are_delivered() {
+    for way in Way::ALL {
+        println!("{way:?}:");
+        let bank = way.bank().await;
+        let mut line = Line::start(&bank).await;
+        let writing = stubborn().start(&bank);
+        for _ in 0..3 {
+            sleep(Duration::from_millis(300)).await;
+            line = line.stopped(async |_| {}).await;
+            sleep(Duration::from_millis(300)).await;
+            line = line.killed(async |_| {}).await;
+        }
+        writing.stop().await;
+        bank.until_delivered(&line.target).await;
+        assert_eq!(bank.number("SELECT count(*) FROM outbox").await, 0);
+        until("it is known", || async { bank.number(IS_LOG_ONLY).await == 1 }).await;
+        line.finish_after(3).await;
+    }
+}
+
+/// G-05: their payload is kept, because nothing else has it.
+#[tokio::test]
+async fn they_are_parked_with_their_payload_and_retried() {
+    for way in Way::ALL {
+        println!("{way:?}:");
+        let bank = way.bank().await;
+        let line = Line::start(&bank).await;
+        line.target.behave(Behaviour::RefusesKey("7")).await;
+        let refused = bank.change_often(7, 3).await;
+        let others = bank.change_often(8, 3).await;
+        line.target.until_arrived(&others).await;
+        let admin = bank.admin().await;
+        until("one is parked", || async {
+            admin.dead_letters(&Selection::default(), None, 10).await.unwrap().len() == 1
+        })
+        .await;
+        let letter = admin.dead_letters(&Selection::default(), None, 10).await.unwrap().remove(0);
+        let letter = admin.dead_letter(&letter.event_id).await.unwrap().unwrap();
+        let kept = format!("{{\"event\": {}}}", refused[0]);
+        assert!(format!("{letter:?}").contains(&format!("{:?}", kept.as_bytes())), "{letter:?}");
+        let line = line.stopped(async |_| {}).await;
+        line.target.behave(Behaviour::Well).await;
+        assert_eq!(bank.retry().await, 1);
+        line.target.until_arrived(&refused).await;
+        line.finish().await;
+    }
+}
+
+/// What is given back is handed out again, and what was not settled comes after a restart.
+#[tokio::test]
+async fn they_are_released_and_come_again() {
+    for way in Way::ALL {
+        println!("{way:?}:");
+        let bank = way.bank().await;
+        let spec = cdc(bank.url());
+        let reader = Reader::start(&bank, &spec).await;
+        let all = bank.change_often(1, 5).await;
+        let records = reader.read(5).await;
+        assert_eq!(events(&records), all);
+        reader.settle(&records[2..], Verdict::Released).await.unwrap();
+        let again = reader.read(3).await;
+        assert_eq!(events(&again), all[2..]);
+        reader.deliver(&again[..1]).await;
+        drop(reader);
+        let reader = Reader::connect(&spec).await.unwrap();
+        let again = reader.read(4).await;
+        assert_eq!(events(&again), [all[0], all[1], all[3], all[4]]);
+        let delay = Duration::from_millis(100);
+        let deferred = Verdict::Deferred { delay, failure: None, blocks: true };
+        reader.settle(&again[..1], deferred).await.unwrap();
+        reader.settle(&again[1..], Verdict::Queued).await.unwrap();
+        drop(reader);
+        let reader = Reader::connect(&spec).await.unwrap();
+        let again = reader.read(4).await;
+        assert_eq!(events(&again), [all[0], all[1], all[3], all[4]]);
+        reader.deliver(&again).await;
+    }
+}
+
+/// G-10, F33: what is lost with a slot cannot be found, so nobody goes on as if nothing had been.
+#[tokio::test]
+async fn a_lost_slot_is_refused() {
+    for way in Way::ALL {
+        println!("{way:?}:");
+        let bank = way.bank().await;
+        let line = Line::start(&bank).await;
+        let events = bank.change_often(1, 5).await;
+        line.target.until_arrived(&events).await;
+        until("it is known", || async { bank.number(IS_LOG_ONLY).await == 1 }).await;
+        let Line { target, spec, relay, .. } = line;
+        let refused = async |spec: &SourceSpec| {
+            let relay = Running::start(spec, &target).await;
+            match relay.ended().await {
+                Err(PipelineError::Source(error)) => {
+                    assert_eq!(error.kind, SourceErrorKind::Unsafe, "{}", error.details());
+                    error
+                }
+                other => panic!("{other:?}"),
+            }
+        };
+        relay.stop().await;
+        let polled = SourceSpec { mode: Mode::Poll, ..spec.clone() };
+        refused(&polled).await;
+        let relay = Running::start_lasting(&spec, &target, crate::options()).await;
+        let events = bank.change_often(1, 5).await;
+        target.until_arrived(&events).await;
+        // While it runs.
+        drop_slot(&bank).await;
+        match relay.ended().await {
+            Err(PipelineError::Source(error)) => {
+                assert_eq!(error.kind, SourceErrorKind::Unsafe, "{}", error.details());
+            }
+            other => panic!("{other:?}"),
+        }
+        // A message is refused where no slot would read it.
+        if let Way::Deleted = way {
+            bank.change_often(1, 5).await;
+        }
+        for spec in [&spec, &polled] {
+            let held = "SELECT count(*) FROM outbox_leases WHERE expires_at > clock_timestamp()";
+            until("the lease is given back", || async { bank.number(held).await == 0 }).await;
+            let error = refused(spec).await;
+            let command = "postrider slot drop default";
+            assert!(error.details().contains(command), "{}", error.details());
+        }
+        assert_eq!(bank.number(crate::SLOTS).await, 0, "no slot is made by itself");
+    }
+}
