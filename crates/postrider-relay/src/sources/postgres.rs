@@ -78,7 +78,6 @@ use self::queries::{FEW_ROWS, IN_ORDER, Reads, Writes};
 use self::read::{Due, Xid};
 use self::row::Decoder;
 use self::settle::Written;
-use self::snapshot::Snapshot;
 use self::window::Window;
 use super::Progress;
 use super::room::Room;
@@ -202,8 +201,6 @@ struct Found {
     careful: u32,
     /// When everything unpublished was last looked for from the start.
     started_over: Instant,
-    /// The last snapshot of a look, if that is of interest.
-    now: Option<Snapshot>,
 }
 
 impl PostgresSource {
@@ -251,14 +248,19 @@ impl PostgresSource {
     /// was committed is in the log, but takes its time to come. Answers whether it was read.
     async fn catch_up(&self) -> Result<bool, Trouble> {
         let Some(end) = self.shared.end_of_log().await? else { return Ok(true) };
+        let limit = BatchLimit { events: FEW, bytes: CATCH_UP_BYTES, wait: Duration::ZERO };
+        // A look that waits does not see what has come due since it began.
+        self.shared.settled.notify_one();
+        if self.looking.lock().await.is_some() {
+            self.look(limit).await?;
+        }
         let started = Instant::now();
-        let limit = BatchLimit { events: FEW, bytes: CATCH_UP_BYTES, wait: CATCH_UP_MAX };
         loop {
-            // At least once: something may have come due.
-            self.look(BatchLimit { wait: limit.wait.saturating_sub(started.elapsed()), ..limit })
-                .await?;
+            let left = CATCH_UP_MAX.saturating_sub(started.elapsed());
+            let wait = if self.shared.is_behind(end) { left } else { Duration::ZERO };
+            self.look(BatchLimit { wait, ..limit }).await?;
             let (is_behind, kept) = (self.shared.is_behind(end), self.shared.kept().0);
-            if !is_behind || kept > 0 || started.elapsed() > CATCH_UP_MAX {
+            if !is_behind || kept > 0 || left.is_zero() {
                 return Ok(!is_behind);
             }
         }
@@ -608,9 +610,7 @@ impl Shared {
             return Ok(());
         }
         let Written { answer, .. } = settle::settle(self, &[], Some(&position)).await?;
-        if let Some(tail) = &mut self.window().tail {
-            tail.trim();
-        }
+        self.window().trim();
         self.wrote(Some(position), answer).await
     }
 

@@ -40,7 +40,6 @@ use self::tail::{Start, Torn};
 use super::connection::Connection;
 use super::error::Trouble;
 use super::frontier::Position;
-use super::ranges::Ranges;
 use super::snapshot::Snapshot;
 use super::table::Table;
 use super::window::Origin;
@@ -54,8 +53,11 @@ pub(super) use self::tail::{Mark, Place, Tail};
 
 /// How long to wait after a slot could not be made, or was given up.
 const MAKE_EVERY: Duration = Duration::from_secs(10);
+/// The same if it kept too much of the log while it was being made: a transaction has been open
+/// for long.
+const MAKE_AGAIN: Duration = Duration::from_secs(600);
 /// How much is received ahead, in bytes.
-const BUFFER_BYTES: usize = 4 << 20;
+const BUFFER_BYTES: usize = 1 << 20;
 /// How long the server has to show the last confirmed position.
 const CONFIRM_MAX: Duration = Duration::from_secs(5);
 const CONFIRM_EVERY: Duration = Duration::from_millis(20);
@@ -128,8 +130,8 @@ enum Stage {
         make_at: Instant,
     },
     Making(Making),
-    /// There is one, and the table has to be read up to where it begins.
-    Made(LogPosition),
+    /// There is one, and the table has to be read up to where it begins; whether that has begun.
+    Made(LogPosition, bool),
     Streaming,
 }
 
@@ -148,7 +150,6 @@ enum Step {
     Nothing,
     Make,
     Made(Result<LogPosition, SourceError>),
-    Begin(LogPosition),
 }
 
 /// What the log says, in its order.
@@ -200,6 +201,21 @@ impl Log {
         matches!(*lock(&self.stage), Stage::Streaming)
     }
 
+    /// Whether there is a slot, or one in the making: it keeps the server's log.
+    fn has_slot(&self) -> bool {
+        !matches!(*lock(&self.stage), Stage::Table { .. })
+    }
+
+    /// Stops making a slot. Answers whether one was being made.
+    fn stop_making(&self) -> bool {
+        let stage = &mut *lock(&self.stage);
+        let is_making = matches!(stage, Stage::Making(_));
+        if is_making {
+            *stage = Stage::Table { make_at: Instant::now() + MAKE_AGAIN };
+        }
+        is_making
+    }
+
     /// An expression for settlements: which publication this is.
     pub(super) fn publication_id(&self) -> String {
         self.sql.publication_id()
@@ -231,8 +247,7 @@ impl Log {
         let mut stage = lock(&self.stage);
         match &mut *stage {
             Stage::Table { make_at } if *make_at <= Instant::now() => Step::Make,
-            Stage::Table { .. } | Stage::Streaming => Step::Nothing,
-            Stage::Made(position) => Step::Begin(position.clone()),
+            Stage::Table { .. } | Stage::Made(..) | Stage::Streaming => Step::Nothing,
             Stage::Making(making) if making.0.is_finished() => {
                 let made = futures_util::FutureExt::now_or_never(&mut making.0);
                 let failed = || {
@@ -272,14 +287,15 @@ impl Shared {
         let state = recorded.state(slot.as_ref(), publication.as_deref());
         let is_of_use = matches!(state, SlotState::ReadsTable | SlotState::Streams);
         let Some(goes_on) = recorded.log.as_ref().filter(|_| is_of_use) else {
-            if let Some(why) = state.why_of_no_use().filter(|_| recorded.log.is_some()) {
-                let slot = &log.sql.names().slot;
-                if recorded.log_only {
-                    return Err(log_only(pipeline, slot, why).into());
-                }
+            let why = state.why_of_no_use().unwrap_or("there is none");
+            let slot = &log.sql.names().slot;
+            if recorded.log_only {
+                return Err(log_only(pipeline, slot, why).into());
+            }
+            if recorded.log.is_some() {
                 warn!(pipeline, slot, "the slot is of no use, {why}: the table is read instead");
             }
-            log.sql.drop_slot(settler, &log.application_name).await?;
+            log.sql.drop_slot(settler, &log.application_name, &self.held).await?;
             let publication = match publication {
                 Some(publication) => publication,
                 None => log.sql.make_publication(settler).await?,
@@ -292,7 +308,7 @@ impl Shared {
         *lock(&log.publication) = publication.unwrap_or_default();
         position.log = Some(goes_on.clone());
         if goes_on.since.is_some() {
-            *lock(&log.stage) = Stage::Made(goes_on.clone());
+            *lock(&log.stage) = Stage::Made(goes_on.clone(), false);
             return Ok(None);
         }
         let end = self.lsn(settler, WAL_END).await?;
@@ -320,8 +336,12 @@ impl Shared {
         match log.step() {
             Step::Nothing => Ok(()),
             Step::Make => {
+                let publication = lock(&log.publication).clone();
+                let holder = (self.pipeline.as_str(), &self.held);
+                // Whoever has lost the lease learns it here, and not by a slot of another relay.
+                log.sql.put(&self.reader, holder, None, Some(&publication)).await?;
                 // One of which nobody knows where it begins.
-                log.sql.drop_slot(&self.reader, &log.application_name).await?;
+                log.sql.drop_slot(&self.reader, &log.application_name, &self.held).await?;
                 let names = log.sql.names();
                 let making = slot::make(
                     log.location.clone(),
@@ -342,7 +362,7 @@ impl Shared {
                 if let Some(written) = &mut *lock(&self.written) {
                     written.log = Some(made.clone());
                 }
-                *lock(&log.stage) = Stage::Made(made);
+                *lock(&log.stage) = Stage::Made(made, false);
                 Ok(())
             }
             Step::Made(Err(error)) => {
@@ -350,22 +370,26 @@ impl Shared {
                 warn!(pipeline = self.pipeline, error, "there is no slot yet: the table is polled");
                 Ok(())
             }
-            Step::Begin(made) => self.begin_log(log, &made).await,
         }
     }
 
-    /// Goes over to the log, if the table was read up to where the slot begins.
-    async fn begin_log(&self, log: &Log, made: &LogPosition) -> Result<(), Trouble> {
+    /// Where the slot begins, if the table has to be read up to there, and whether that has begun.
+    pub(super) fn made(&self) -> Option<(LogPosition, bool)> {
+        match &*lock(&self.log.as_ref()?.stage) {
+            Stage::Made(made, has_begun) => Some((made.clone(), *has_begun)),
+            _ => None,
+        }
+    }
+
+    /// The table is read up to where the slot begins, for the last time.
+    pub(super) fn begin_last_tick(&self, log: &Log, made: LogPosition) {
+        *lock(&log.stage) = Stage::Made(made, true);
+    }
+
+    /// Goes over to the log: the table was read up to where the slot begins.
+    pub(super) async fn begin_log(&self, log: &Log, made: &LogPosition) -> Result<(), Trouble> {
         let since = made.since.clone().unwrap_or_else(Snapshot::nothing);
-        let seen = {
-            let now = lock(&self.found).now.clone();
-            // Others may not see yet what the log has already, as long as a commit waits for a
-            // replica.
-            if !now.is_some_and(|now| now.sees_all_of(&since)) {
-                return Ok(());
-            }
-            self.window().frontier.seen().clone()
-        };
+        let seen = self.window().frontier.seen().clone();
         let numbers = log.sql.between(&self.reader, &since, &seen).await?;
         let end = self.lsn(&self.reader, WAL_END).await?;
         let mut window = self.window();
@@ -374,11 +398,10 @@ impl Shared {
             seen,
             lsn: made.lsn,
             lasting: self.lasting.load(Ordering::Relaxed),
-            passed_over: Ranges::of(numbers).union(&window.passed_over),
+            passed_over: numbers.union(&window.passed_over),
             end,
             xid: 0,
         }));
-        window.passed_over = Ranges::default();
         *lock(&log.stage) = Stage::Streaming;
         info!(pipeline = self.pipeline, "the log is read from now on");
         Ok(())
@@ -426,14 +449,19 @@ impl Shared {
                 return Err(passing(cannot("read the log", error)));
             }
         };
-        match self.items(log, batch) {
+        let taken = match self.items(log, batch) {
             Ok(items) => self.take_items(log, items),
             Err(Unfit::Malformed(error)) => Err(error.into()),
             Err(Unfit::Changed(column)) => {
                 let why = format!("the log has rows of before {column} was changed in the table");
                 Err(self.give_up(log, why).await)
             }
+        };
+        if taken.is_err() {
+            // What came is gone from the stream.
+            *lock(&log.replication) = None;
         }
+        taken
     }
 
     /// Begins the stream.
@@ -446,7 +474,7 @@ impl Shared {
             return Err(self.give_up(log, "the slot is gone, or was read by others".into()).await);
         }
         self.held.check_time()?;
-        log.sql.free(&self.reader, &log.application_name).await?;
+        log.sql.free(&self.reader, &log.application_name, &self.held).await?;
         let streaming = slot::connect(&log.location, &log.application_name).await;
         let mut streaming = streaming.map_err(passing)?;
         let failed = |error| passing(cannot("read the log", error));
@@ -586,7 +614,7 @@ impl Shared {
             log.sql.put(&self.reader, (pipeline, &self.held), None, Some(&publication)).await?;
             self.held.check_time()?;
             warn!(pipeline, slot, "the slot is given up, {why}: the table is read instead");
-            log.sql.drop_slot(&self.reader, &log.application_name).await
+            log.sql.drop_slot(&self.reader, &log.application_name, &self.held).await
         };
         let dropped: Result<(), Trouble> = dropped.await;
         if let Err(trouble) = dropped {
@@ -603,7 +631,7 @@ impl Shared {
 
     /// Gives up a slot that keeps more of the server's log than it may.
     pub(super) async fn guard_wal(&self) -> Result<(), Trouble> {
-        let Some(log) = self.log.as_ref().filter(|log| log.is_streaming()) else { return Ok(()) };
+        let Some(log) = self.log.as_ref().filter(|log| log.has_slot()) else { return Ok(()) };
         let Some(slot) = log.sql.find(&self.keeper).await? else { return Ok(()) };
         let retained = slot.retained_bytes.and_then(|bytes| u64::try_from(bytes).ok());
         let Some(retained) = retained.filter(|bytes| *bytes > log.retained_bytes_max) else {
@@ -618,6 +646,10 @@ impl Shared {
             );
             return Ok(());
         }
+        if log.stop_making() {
+            warn!(pipeline = self.pipeline, "no slot is made for a while: {why}");
+            return log.sql.drop_slot(&self.keeper, &log.application_name, &self.held).await;
+        }
         Err(self.give_up(log, why).await)
     }
 
@@ -628,8 +660,14 @@ impl Shared {
             return Err(self.give_up(log, why).await);
         }
         if answer.is_log_only && !log.log_only.load(Ordering::Relaxed) {
-            log.sql.put_log_only(&self.settler, &self.pipeline).await?;
-            log.log_only.store(true, Ordering::Relaxed);
+            match log.sql.put_log_only(&self.settler, &self.pipeline).await {
+                Ok(()) => log.log_only.store(true, Ordering::Relaxed),
+                // The next settlement of such an event tries again.
+                Err(trouble) => {
+                    let error = trouble.while_doing("write the checkpoint").details();
+                    warn!(pipeline = self.pipeline, error, "events in the log alone are not noted");
+                }
+            }
         }
         if let Some(tail) = &mut self.window().tail {
             tail.note(answer.mark);
@@ -653,6 +691,9 @@ impl Shared {
     /// The pipeline is polled, and may have read the log before: its slot would keep the server's
     /// log for ever.
     pub(super) async fn leave_log(&self, slots: &LogQueries) -> Result<(), Trouble> {
+        if self.held.shard != 0 {
+            return Ok(());
+        }
         let (settler, pipeline) = (&self.settler, self.pipeline.as_str());
         let recorded = slots.get(settler, pipeline).await?;
         let slot = &slots.names().slot;
@@ -660,8 +701,8 @@ impl Shared {
             let why = "mode is \"poll\"";
             return Err(log_only(pipeline, slot, why).into());
         }
-        if slots.find(settler).await?.is_some() {
-            match slots.drop_slot(settler, &application_name(pipeline)).await {
+        if slots.exists(settler).await? {
+            match slots.drop_slot(settler, &application_name(pipeline), &self.held).await {
                 Ok(()) => info!(pipeline, slot, "dropped the slot, which polling has no use for"),
                 Err(trouble) => {
                     let error = trouble.while_doing("drop the slot").details();

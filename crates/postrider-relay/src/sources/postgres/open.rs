@@ -105,7 +105,6 @@ pub(super) async fn open(options: PostgresOptions) -> Result<Shared, SourceError
             was_nothing: false,
             careful: 0,
             started_over: Instant::now(),
-            now: None,
         }),
         written: Mutex::default(),
         writing: tokio::sync::Mutex::default(),

@@ -12,12 +12,12 @@ use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 use super::connection::{Param, is_so};
 use super::error::Trouble;
 use super::frontier::TickNumber;
-use super::log::Log;
+use super::log::{Log, LogPosition};
 use super::queries::{FEW_ROWS, IN_ORDER, column};
 use super::row::Decoded;
 use super::snapshot::{NotASnapshot, Snapshot};
 use super::window::{Origin, Window};
-use super::{Looked, Shared, Way, lock, take};
+use super::{FEW, Looked, Shared, Way, lock, take};
 use crate::source::{BatchLimit, Record, SourceError, SourceErrorKind};
 use crate::sources::Progress;
 
@@ -210,9 +210,12 @@ impl Shared {
         ask: Ask,
         limit: BatchLimit,
     ) -> Result<Vec<Record>, Trouble> {
+        if let Some((made, has_begun)) = self.made() {
+            return self.look_up_to_slot(log, made, has_begun, ask).await;
+        }
         if !log.is_streaming() {
             let records = self.look_in_tick(ask).await?;
-            if records.is_empty() && self.window().frontier.reading().is_none() {
+            if records.len() < FEW && self.window().frontier.reading().is_none() {
                 self.step_to_log(log).await?;
             }
             return Ok(records);
@@ -232,6 +235,48 @@ impl Shared {
             limit.wait.min(due_in.unwrap_or_default())
         };
         self.look_in_log(log, wait).await
+    }
+
+    /// Reads the table up to where the slot begins, and no further: what came later is in the log,
+    /// among events that only the log has.
+    async fn look_up_to_slot(
+        &self,
+        log: &Log,
+        made: LogPosition,
+        has_begun: bool,
+        ask: Ask,
+    ) -> Result<Vec<Record>, Trouble> {
+        let (reading, seen, room) = {
+            let frontier = &self.window().frontier;
+            let reading = frontier.reading();
+            let reading =
+                reading.map(|(from, to, after)| (from.to_string(), to.to_string(), after));
+            (reading, frontier.seen().clone(), frontier.room())
+        };
+        let ask = Ask { rows: ask.rows.min(i64::try_from(room).unwrap_or(i64::MAX)), ..ask };
+        if let Some((from, to, after)) = reading {
+            return if ask.rows == 0 {
+                Ok(Vec::new())
+            } else {
+                self.read_page(ask, &from, &to, after).await
+            };
+        }
+        if has_begun {
+            self.begin_log(log, &made).await?;
+            return Ok(Vec::new());
+        }
+        let since = Xid(self.lasting.load(Ordering::Relaxed));
+        let rows = self.reader.query(&self.reads.now, &[(&since, Type::XID8)]).await?;
+        let row = rows.first().expect("a select without a table answers one row");
+        let now = self.snapshot(row.try_get(0)?)?;
+        let slot = made.since.clone().unwrap_or_else(Snapshot::nothing);
+        // Others may not see yet what the log has already, as long as a commit waits for a replica.
+        if now.sees_all_of(&slot) {
+            let to = self.lasting(seen.union(&slot), row.try_get(1)?);
+            self.window().frontier.open(to, i64::MIN);
+            self.begin_last_tick(log, made);
+        }
+        Ok(Vec::new())
     }
 
     /// What is read and not handed out: records that could be delivered, and those whose time has
@@ -460,14 +505,11 @@ impl Shared {
     /// Reads a snapshot. There is none if the server is on another timeline than the lease.
     fn snapshot(&self, text: Option<&str>) -> Result<Snapshot, Trouble> {
         let parsed = text.ok_or_else(|| self.held.lost())?.parse();
-        let now: Snapshot = parsed.map_err(|not: NotASnapshot| {
+        parsed.map_err(|not: NotASnapshot| {
             SourceError::new(SourceErrorKind::Unsafe, not.to_string())
                 .with_hint("report this, with the version of the server")
-        })?;
-        if self.log.is_some() {
-            lock(&self.found).now = Some(now.clone());
-        }
-        Ok(now)
+                .into()
+        })
     }
 
     /// Whether large rows were met just now: then the next ones are read with care for their

@@ -94,7 +94,7 @@ impl PostgresSlots {
             return Err(log_only(pipeline, &slot, why).into());
         }
         let reader = application_name(pipeline);
-        sql.drop_slot(connection, &reader).await?;
+        sql.drop_slot(connection, &reader, held).await?;
         let publication = match publication {
             Some(publication) => publication,
             None => sql.make_publication(connection).await?,
@@ -107,8 +107,9 @@ impl PostgresSlots {
         match written.await {
             Ok(lsn) => Ok(Created { slot, lsn, is_new: true }),
             Err(trouble) => {
-                // One that nobody knows would keep the server's log until a relay finds it.
-                sql.drop_slot(connection, &reader).await?;
+                // One that nobody knows would keep the server's log until a relay finds it. But
+                // without the lease it is another's.
+                sql.drop_slot(connection, &reader, held).await?;
                 Err(trouble)
             }
         }
@@ -155,7 +156,7 @@ impl PostgresSlots {
         let dropped = async {
             // What the checkpoint says stays until the slot is gone: should it be read by somebody
             // else, nothing is changed.
-            sql.drop_slot(connection, &application_name(pipeline)).await?;
+            sql.drop_slot(connection, &application_name(pipeline), &held).await?;
             sql.forget(connection, (pipeline, &held)).await
         };
         let dropped = dropped.await;

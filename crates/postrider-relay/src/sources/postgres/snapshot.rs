@@ -104,9 +104,11 @@ impl FromStr for Snapshot {
         let (xmin, xmax, list) = (number(part()?)?, number(part()?)?, part()?);
         let under_way: Result<Vec<u64>, _> =
             list.split(',').filter(|xid| !xid.is_empty()).map(number).collect();
+        let under_way = under_way?;
         // The snapshot of a slot that was made just now can have them the other way around, which
         // the server itself would not read.
-        Ok(Self { xmin: xmin.min(xmax), xmax, under_way: under_way? })
+        let xmin = xmin.min(xmax).min(under_way.first().copied().unwrap_or(xmax));
+        Ok(Self { xmin, xmax, under_way })
     }
 }
 
@@ -119,7 +121,7 @@ mod tests {
         for text in ["1:1:", "735:735:", "735:740:735,738", "4294967290:4294967310:4294967299"] {
             assert_eq!(text.parse::<Snapshot>().unwrap().to_string(), text);
         }
-        assert_eq!("741:740:738".parse::<Snapshot>().unwrap().to_string(), "740:740:738");
+        assert_eq!("741:740:738".parse::<Snapshot>().unwrap().to_string(), "738:740:738");
         for text in ["", "1:2", "a:b:", "1:2:x", "-1:2:"] {
             assert!(text.parse::<Snapshot>().is_err(), "{text}");
         }

@@ -301,8 +301,14 @@ impl Window {
                 (_, Origin::Fresh(_) | Origin::Logged { .. }) => {}
             }
         }
+        self.trim();
+    }
+
+    /// Forgets what is behind the position, once that is written. Of the log that is nothing as
+    /// long as the position is that of the table.
+    pub(super) fn trim(&mut self) {
         self.frontier.trim();
-        if let Some(tail) = &mut self.tail {
+        if let Some(tail) = self.tail.as_mut().filter(|_| self.frontier.is_done()) {
             tail.trim();
         }
     }

@@ -19,11 +19,12 @@ use crate::sources::postgres::Location;
 use crate::sources::postgres::connection::{self, Connection, Param, is_so};
 use crate::sources::postgres::error::Trouble;
 use crate::sources::postgres::lease::Held;
+use crate::sources::postgres::ranges::Ranges;
 use crate::sources::postgres::snapshot::Snapshot;
 use crate::sources::postgres::table::Table;
 
 /// Longest time until a walsender that was ended has let go of its slot.
-const LET_GO_MAX: Duration = Duration::from_secs(10);
+const LET_GO_MAX: Duration = Duration::from_secs(5);
 const LET_GO_EVERY: Duration = Duration::from_millis(50);
 /// The longest name in PostgreSQL, in bytes.
 const NAME_BYTES_MAX: usize = 63;
@@ -120,10 +121,12 @@ impl LogQueries {
             find: FIND,
             // Filters and column lists are columns of the catalog since version 15.
             publication: format!(
-                "SELECT concat_ws(':', p.oid, p.xmin, r.oid, r.xmin),
-                   p.pubinsert AND p.pubviaroot AND to_jsonb(r) ->> 'prqual' IS NULL
+                "SELECT concat_ws(':', p.oid, p.xmin, r.oid, r.xmin, n.tables),
+                   n.tables = 1 AND NOT p.puballtables AND p.pubinsert AND p.pubviaroot AND to_jsonb(r) ->> 'prqual' IS NULL
                      AND to_jsonb(r) ->> 'prattrs' IS NULL
                  FROM pg_publication AS p JOIN pg_publication_rel AS r ON r.prpubid = p.oid
+                 CROSS JOIN LATERAL (SELECT count(*) AS tables FROM pg_publication_rel AS t
+                   WHERE t.prpubid = p.oid) AS n
                  WHERE p.pubname = {publication} AND r.prrelid = {relation}::regclass"
             ),
             generated: format!(
@@ -141,11 +144,14 @@ impl LogQueries {
                 "SELECT lsn::text, slot_snapshot::text, publication, log_only
                  FROM {checkpoints} WHERE {this}"
             ),
+            // A takeover waits until it is written, or has changed the epoch before.
             put: format!(
-                "UPDATE {checkpoints} SET lsn = $3::text::pg_lsn,
+                "WITH lease AS MATERIALIZED (SELECT 1 FROM {leases} WHERE {this} AND epoch = $2
+                   FOR KEY SHARE)
+                 UPDATE {checkpoints} SET lsn = $3::text::pg_lsn,
                    slot_snapshot = $4::text::pg_snapshot, publication = $5,
                    updated_at = clock_timestamp()
-                 WHERE {this} AND EXISTS (SELECT FROM {leases} WHERE {this} AND epoch = $2)"
+                 WHERE {this} AND EXISTS (SELECT FROM lease)"
             ),
             put_log_only: format!("UPDATE {checkpoints} SET log_only = true WHERE {this}"),
             forget: format!(
@@ -154,8 +160,8 @@ impl LogQueries {
                  WHERE {this} AND EXISTS (SELECT FROM {leases} WHERE {this} AND epoch = $2)"
             ),
             between: format!(
-                "SELECT {seq}::bigint FROM {name} AS o
-                 WHERE ({xid} >= $2::text::xid8 OR {xid} = ANY($3::text[]::xid8[]))
+                "SELECT range_agg(int8range({seq}::bigint, {seq}::bigint + 1))::text
+                 FROM {name} AS o WHERE ({xid} >= $2::text::xid8 OR {xid} = ANY($3::text[]::xid8[]))
                  AND NOT pg_visible_in_snapshot({xid}, (SELECT $1::text::pg_snapshot))
                  AND pg_visible_in_snapshot({xid}, (SELECT $4::text::pg_snapshot))"
             ),
@@ -172,6 +178,15 @@ impl LogQueries {
     pub(in super::super) fn publication_id(&self) -> String {
         let publication = &self.publication;
         format!("(SELECT p.concat_ws FROM ({publication}) AS p)")
+    }
+
+    /// Whether there is a slot of this name, as far as the role may know.
+    pub(in super::super) async fn exists(&self, connection: &Connection) -> Result<bool, Trouble> {
+        let sql = "SELECT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = $1)";
+        match connection.query(sql, &[(&self.names.slot, Type::TEXT)]).await {
+            Err(trouble) if trouble.is(&SqlState::INSUFFICIENT_PRIVILEGE) => Ok(false),
+            rows => is_so(&rows?),
+        }
     }
 
     /// The slot, if there is one.
@@ -244,7 +259,7 @@ impl LogQueries {
         connection: &Connection,
         from: &Snapshot,
         to: &Snapshot,
-    ) -> Result<Vec<i64>, Trouble> {
+    ) -> Result<Ranges, Trouble> {
         let (from_text, to_text) = (from.to_string(), to.to_string());
         let end = from.xmax().to_string();
         let under_way: Vec<String> = from.under_way().iter().map(u64::to_string).collect();
@@ -255,7 +270,8 @@ impl LogQueries {
             (&to_text, Type::TEXT),
         ];
         let rows = connection.query(&self.between, &params).await?;
-        rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
+        let numbers: Option<&str> = rows.first().map(|row| row.try_get(0)).transpose()?.flatten();
+        Ok(numbers.and_then(Ranges::from_text).unwrap_or_default())
     }
 
     /// Which publication there is, if it is as it should be.
@@ -342,6 +358,7 @@ impl LogQueries {
         &self,
         connection: &Connection,
         application_name: &str,
+        held: &Held,
     ) -> Result<(), Trouble> {
         let started = Instant::now();
         loop {
@@ -356,6 +373,7 @@ impl LogQueries {
                     .into());
             }
             let end = "SELECT pg_terminate_backend($1)";
+            held.check_time()?;
             if is_so(&connection.query(end, &[(&pid, Type::INT4)]).await?)? {
                 warn!(pid, slot = self.names.slot, "ended a connection that still read the slot");
             }
@@ -368,11 +386,13 @@ impl LogQueries {
         &self,
         connection: &Connection,
         application_name: &str,
+        held: &Held,
     ) -> Result<(), Trouble> {
         if self.find(connection).await?.is_none() {
             return Ok(());
         }
-        self.free(connection, application_name).await?;
+        self.free(connection, application_name, held).await?;
+        held.check_time()?;
         let sql = "SELECT pg_drop_replication_slot($1)";
         match connection.query(sql, &[(&self.names.slot, Type::TEXT)]).await {
             Err(trouble) if !trouble.is(&SqlState::UNDEFINED_OBJECT) => Err(trouble),

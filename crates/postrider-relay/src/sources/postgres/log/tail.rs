@@ -202,10 +202,14 @@ impl Tail {
     /// number of the transaction.
     pub(in super::super) fn row(&mut self, seq: i64, xid: Option<u64>) -> Option<Place> {
         self.lasting = self.lasting.max(xid.map_or(0, |xid| xid.saturating_add(1)));
-        let was_settled = self.before.as_ref().is_some_and(|before| before.numbers.contains(seq));
         let number = self.first + self.transactions.len() as u64 - 1;
         let transaction = self.transactions.back_mut().expect("a row is part of a transaction");
         transaction.received += 1;
+        // Should the numbering have been reset since, it is another row.
+        let was_settled = self
+            .before
+            .as_ref()
+            .is_some_and(|before| transaction.commit < before.end && before.numbers.contains(seq));
         if was_settled {
             return None;
         }
@@ -274,7 +278,9 @@ impl Tail {
             || !self.behind.is_empty()
             || self.before.is_some()
             || self.is_base_old();
-        if self.asked.is_none() && has_come {
+        // One that was asked for before the base is no step ahead.
+        let is_ahead = mark.snapshot.sees_all_of(&self.base);
+        if self.asked.is_none() && has_come && is_ahead {
             self.asked = Some(Asked { mark, passed_at: None });
             if self.receiving().is_none() {
                 self.read_up_to(self.read_to);
@@ -327,18 +333,19 @@ impl Tail {
         let beyond = Ranges::all(numbers);
         let mut position = Position::at(base.clone());
         if !beyond.is_empty() {
-            position.seen = self.seen.clone();
+            // The base can be newer than what was seen when the mark was noted.
+            position.seen = self.seen.clone().union(base);
         }
         Position { beyond, log: Some(LogPosition { lsn, since: None }), ..position }
     }
 
-    /// Numbers that are settled, as long as the table is not read to its end.
+    /// Numbers of the log that are settled. Those that were passed over are not among them: they
+    /// may be under way, read from the table.
     pub(in super::super) fn settled(&self) -> Ranges {
         let transactions: Vec<Ranges> =
             self.transactions.iter().map(Transaction::settled).collect();
         let numbers = self.behind.iter().map(|chunk| &chunk.numbers);
-        let before = self.before.iter().map(|before| &before.numbers);
-        Ranges::all(numbers.chain(before).chain(&transactions))
+        Ranges::all(numbers.chain(&transactions))
     }
 
     /// Of what this sees, the numbers that are settled are known.
@@ -534,6 +541,22 @@ mod tests {
         assert_eq!(at(&tail).2, "{[7,9)}", "the log could bring 8");
         tail.idle(Lsn(1100));
         assert_eq!(at(&tail).2, "{}");
+    }
+
+    #[test]
+    fn what_is_passed_over_may_still_be_under_way() {
+        let mut tail = tail();
+        assert!(tail.settled().is_empty(), "it is for the table to say");
+        let rows = transaction(&mut tail, 1200, 105, &[11]);
+        settle(&mut tail, rows[0]);
+        assert_eq!(tail.settled().to_text(), "{[11,12)}");
+    }
+
+    #[test]
+    fn a_number_that_is_given_again_is_another_row() {
+        let mut tail = tail();
+        assert!(transaction(&mut tail, 1099, 101, &[7])[0].is_none());
+        assert!(transaction(&mut tail, 1110, 102, &[7, 8]).iter().all(Option::is_some));
     }
 
     #[test]
