@@ -58,7 +58,11 @@ impl Drop for Postgres {
                     WHILE EXISTS (SELECT FROM pg_replication_slots
                         WHERE slot_name = made AND active)
                     LOOP PERFORM pg_sleep(0.01); END LOOP;
-                    PERFORM pg_drop_replication_slot(made);
+                    BEGIN
+                        PERFORM pg_drop_replication_slot(made);
+                    -- One that was still being made went by itself.
+                    EXCEPTION WHEN undefined_object THEN NULL;
+                    END;
                 END LOOP;
             END $$"
         );
