@@ -9,10 +9,6 @@ fn main() -> ExitCode {
     let mut all = trials(source::cases(), sources::memory::backend());
     #[cfg(feature = "postgres")]
     for reading in sources::postgres::Reading::ALL {
-        // To go over to the log takes longer than these cases wait; the pipelines' do not mind.
-        if reading == sources::postgres::Reading::Logged {
-            continue;
-        }
         all.extend(trials(source::cases(), sources::postgres::backend(reading)));
     }
     #[cfg(not(feature = "postgres"))]

@@ -98,3 +98,45 @@ async fn a_restart_on_the_way_to_the_log_loses_nothing() {
     let relay = again(&bank, &spec, &target).await;
     Line { bank, target, spec, relay }.finish_after(KILLS).await;
 }
+
+/// G-01, G-03, G-04: rows of the table are still under way when the log is read, and the relay dies.
+#[tokio::test]
+async fn a_kill_while_the_log_takes_over_loses_nothing() {
+    for delivered_of_table in [0, 1, 5] {
+        for delivered_of_log in [0, 2, 4] {
+            let bank = Bank::fresh().await;
+            let spec = cdc(bank.url());
+            let reader = Reader::connect(&spec).await.unwrap();
+            let made = "SELECT count(*) FROM pg_replication_slots
+                 WHERE database = current_database() AND confirmed_flush_lsn IS NOT NULL";
+            until("there is a slot", || async {
+                bank.number(made).await == 1 || !reader.batch(1).await.is_empty()
+            })
+            .await;
+            // The table may have them as well as the log.
+            let mut table = bank.change_often(1, 5).await;
+            let of_table = reader.read(table.len()).await;
+            assert_eq!(events(&of_table), table);
+            reader.get_to_log(&bank).await;
+            let mut log = bank.change_often(2, 4).await;
+            let of_log = reader.read(log.len()).await;
+            assert_eq!(events(&of_log), log, "what the table had comes once");
+            reader.deliver(&of_log[..delivered_of_log]).await;
+            reader.deliver(&of_table[..delivered_of_table]).await;
+            drop(reader);
+
+            let left =
+                [table.split_off(delivered_of_table), log.split_off(delivered_of_log)].concat();
+            let reader = Reader::connect(&spec).await.unwrap();
+            let records = reader.read(left.len()).await;
+            assert_eq!(events(&records), left, "{delivered_of_table} and {delivered_of_log}");
+            reader.deliver(&records).await;
+            reader.get_to_log(&bank).await;
+            drop(reader);
+
+            let reader = Reader::connect(&spec).await.unwrap();
+            assert!(reader.batch(100).await.is_empty(), "all of it is settled");
+            reader.close().await;
+        }
+    }
+}

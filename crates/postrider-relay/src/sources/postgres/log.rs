@@ -18,35 +18,34 @@
 //!
 //! What was read and how far it is settled is in [`Tail`].
 
+mod leave;
 mod rows;
 pub(super) mod slot;
+mod stream;
 mod tail;
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bytes::Bytes;
-use postrider_replication::pgoutput::{Message, decode};
-use postrider_replication::{Batch, Flow, Frame, Lsn, PgOutput, Replication};
+use postrider_replication::{Lsn, Replication};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, timeout};
-use tracing::{debug, info, warn};
+use tokio::time::Instant;
+use tracing::{info, warn};
 
-use self::rows::{LogRow, Logged, Mapping, PREFIX};
 use self::slot::{WAL_END, WAL_FLUSHED};
-use self::tail::{Start, Torn};
+use self::stream::Stream;
+use self::tail::Start;
 use super::connection::Connection;
 use super::error::Trouble;
 use super::frontier::Position;
 use super::snapshot::Snapshot;
 use super::table::Table;
-use super::window::Origin;
 use super::{Location, Shared, lock};
 use crate::slots::SlotState;
-use crate::source::{Record, SourceError, SourceErrorKind};
+use crate::source::{SourceError, SourceErrorKind};
 
+pub(super) use self::leave::log_only;
 pub(super) use self::rows::Stored;
 pub(super) use self::slot::{LogQueries, Names, cannot};
 pub(super) use self::tail::{Mark, Place, Tail};
@@ -56,11 +55,6 @@ const MAKE_EVERY: Duration = Duration::from_secs(10);
 /// The same if it kept too much of the log while it was being made: a transaction has been open
 /// for long.
 const MAKE_AGAIN: Duration = Duration::from_secs(600);
-/// How much is received ahead, in bytes.
-const BUFFER_BYTES: usize = 1 << 20;
-/// How long the server has to show the last confirmed position.
-const CONFIRM_MAX: Duration = Duration::from_secs(5);
-const CONFIRM_EVERY: Duration = Duration::from_millis(20);
 /// An idle position is written down after so much more of the log.
 pub(super) const IDLE_BYTES: u64 = 1 << 20;
 
@@ -93,35 +87,6 @@ pub(super) struct Log {
     given_up: Mutex<Option<String>>,
 }
 
-/// What the stream has said so far.
-#[derive(Debug, Default)]
-struct Stream {
-    /// How to read the rows of tables, by their numbers.
-    mappings: HashMap<u32, Mapping>,
-    /// What is here already of the transaction that comes.
-    skip: Skip,
-}
-
-/// What is here already of a transaction.
-#[derive(Debug)]
-enum Skip {
-    Rows(u64),
-    All,
-}
-
-impl Default for Skip {
-    fn default() -> Self {
-        Self::Rows(0)
-    }
-}
-
-/// Why what the stream says cannot be taken in.
-enum Unfit {
-    Malformed(SourceError),
-    /// The table was another one when it was written; what has changed.
-    Changed(&'static str),
-}
-
 /// How far it is to the log.
 #[derive(Debug)]
 enum Stage {
@@ -151,17 +116,6 @@ enum Step {
     Make,
     Made(Result<LogPosition, SourceError>),
 }
-
-/// What the log says, in its order.
-enum Item {
-    Begin(Lsn),
-    Row(Box<Logged>),
-    /// A row that is not for this pipeline, and its transaction.
-    Other(Option<u64>),
-    Commit(Lsn),
-    Idle(Lsn),
-}
-
 /// What a log is made of.
 pub(super) struct LogOptions<'o> {
     pub(super) sql: LogQueries,
@@ -407,252 +361,6 @@ impl Shared {
         Ok(())
     }
 
-    /// Takes what the log has, and waits for it if there is nothing.
-    pub(super) async fn look_in_log(
-        &self,
-        log: &Log,
-        wait: Duration,
-    ) -> Result<Vec<Record>, Trouble> {
-        let (read_to, room) = {
-            let window = self.window();
-            let tail = window.tail.as_ref().expect("there is a tail once the log is read");
-            (tail.read_to(), tail.room())
-        };
-        if room == 0 {
-            // The rest is settled before there is more.
-            drop(timeout(wait, self.settled.notified()).await);
-            return Ok(Vec::new());
-        }
-        let begun = lock(&log.replication).clone();
-        let replication = match begun {
-            Some(replication) => replication,
-            None => self.stream(log, read_to).await?,
-        };
-        let batch = tokio::select! {
-            biased;
-            batch = replication.next() => batch,
-            () = self.settled.notified() => return Ok(Vec::new()),
-            () = tokio::time::sleep(wait) => return Ok(Vec::new()),
-        };
-        let batch = match batch {
-            Ok(Some(batch)) => batch,
-            Ok(None) => {
-                *lock(&log.replication) = None;
-                return Ok(Vec::new());
-            }
-            Err(error) => {
-                *lock(&log.replication) = None;
-                if slot::is_of_slot(&error) {
-                    let why = format!("the server has given the slot up ({error})");
-                    return Err(self.give_up(log, why).await);
-                }
-                return Err(passing(cannot("read the log", error)));
-            }
-        };
-        let taken = match self.items(log, batch) {
-            Ok(items) => self.take_items(log, items),
-            Err(Unfit::Malformed(error)) => Err(error.into()),
-            Err(Unfit::Changed(column)) => {
-                let why = format!("the log has rows of before {column} was changed in the table");
-                Err(self.give_up(log, why).await)
-            }
-        };
-        if taken.is_err() {
-            // What came is gone from the stream.
-            *lock(&log.replication) = None;
-        }
-        taken
-    }
-
-    /// Begins the stream.
-    async fn stream(&self, log: &Log, at: Lsn) -> Result<Arc<Replication>, Trouble> {
-        // This also finds out that the server is another one, or was started anew.
-        let slot = log.sql.find(&self.reader).await?;
-        let written = lock(&self.written).as_ref().and_then(|position| position.log.clone());
-        let has_all = slot.zip(written).is_some_and(|(slot, log)| slot.has_all_since(log.lsn));
-        if !has_all {
-            return Err(self.give_up(log, "the slot is gone, or was read by others".into()).await);
-        }
-        self.held.check_time()?;
-        log.sql.free(&self.reader, &log.application_name, &self.held).await?;
-        let streaming = slot::connect(&log.location, &log.application_name).await;
-        let mut streaming = streaming.map_err(passing)?;
-        let failed = |error| passing(cannot("read the log", error));
-        let identity = streaming.identify_system().await.map_err(failed)?;
-        if self.reader.origin().await?.is_not(identity.system_id, identity.timeline) {
-            return Err(self.held.lost().into());
-        }
-        let output = PgOutput {
-            publications: vec![log.sql.names().publication.clone()],
-            binary: true,
-            messages: true,
-            origin_none: true,
-            streaming: false,
-        };
-        let flow = Flow { buffer_bytes: BUFFER_BYTES, ..Flow::default() };
-        let slot = &log.sql.names().slot;
-        let replication = match streaming.start(slot, at, &output, flow).await {
-            Ok(replication) => Arc::new(replication),
-            Err(error) if slot::is_of_slot(&error) => {
-                let why = format!("the slot cannot be read ({error})");
-                return Err(self.give_up(log, why).await);
-            }
-            Err(error) => return Err(failed(error)),
-        };
-        *lock(&log.stream) = Stream::default();
-        *lock(&log.replication) = Some(Arc::clone(&replication));
-        debug!(pipeline = self.pipeline, %at, "the stream was begun");
-        Ok(replication)
-    }
-
-    /// Reads what the stream says, before anything is noted about it.
-    fn items(&self, log: &Log, batch: Batch) -> Result<Vec<Item>, Unfit> {
-        let mut items = Vec::with_capacity(batch.len());
-        let mappings = &mut lock(&log.stream).mappings;
-        for frame in batch {
-            let (sent_at_us, data) = match frame {
-                Frame::Keepalive { wal_end } => {
-                    items.push(Item::Idle(wal_end));
-                    continue;
-                }
-                Frame::XLogData { sent_at_us, data, .. } => (sent_at_us, data),
-            };
-            let message = decode(data, false).map_err(|error| {
-                let message = "the log has something that cannot be read";
-                Unfit::Malformed(
-                    SourceError::new(SourceErrorKind::Unsafe, message)
-                        .with_source(error)
-                        .with_hint("report this, with the version of the server"),
-                )
-            })?;
-            match message {
-                Message::Begin { final_lsn, .. } => items.push(Item::Begin(final_lsn)),
-                Message::Commit { end_lsn, .. } => items.push(Item::Commit(end_lsn)),
-                Message::Relation(relation) => {
-                    let mapping = Mapping::new(&log.table, &relation).map_err(Unfit::Changed)?;
-                    mappings.insert(relation.oid, mapping);
-                }
-                Message::Insert { relation, new, .. } => {
-                    let mapping = mappings.get(&relation).ok_or(Unfit::Changed("the table"))?;
-                    let row = mapping.row(&new);
-                    items.push(self.item(&row, sent_at_us)?);
-                }
-                Message::Logical { transactional: true, prefix, content, .. }
-                    if prefix == PREFIX =>
-                {
-                    items.push(self.message(log, &content, sent_at_us)?);
-                }
-                _ => {}
-            }
-        }
-        Ok(items)
-    }
-
-    fn item(&self, row: &LogRow, sent_at_us: i64) -> Result<Item, Unfit> {
-        if !row.is_for(self.types.as_deref()) {
-            return Ok(Item::Other(row.xid()));
-        }
-        let read = row.read(&self.decoder, sent_at_us).ok_or(Unfit::Changed("seq"))?;
-        Ok(Item::Row(Box::new(read)))
-    }
-
-    fn message(&self, log: &Log, content: &Bytes, sent_at_us: i64) -> Result<Item, Unfit> {
-        match LogRow::of_message(content) {
-            Some((outbox, row)) if outbox == log.sql.names().outbox => self.item(&row, sent_at_us),
-            Some(_) => Ok(Item::Other(None)),
-            None => {
-                warn!(
-                    pipeline = self.pipeline,
-                    bytes = content.len(),
-                    "a message in the log is not from outbox_publish_message, and passed over"
-                );
-                Ok(Item::Other(None))
-            }
-        }
-    }
-
-    /// Takes in what was read.
-    fn take_items(&self, log: &Log, items: Vec<Item>) -> Result<Vec<Record>, Trouble> {
-        let mut window = self.window();
-        let mut records = Vec::with_capacity(items.len());
-        let skip = &mut lock(&log.stream).skip;
-        for item in items {
-            let tail = window.tail.as_mut().expect("there is a tail once the log is read");
-            match (item, &mut *skip) {
-                (Item::Begin(commit), _) => {
-                    let received = tail.begin(commit).map_err(|Torn| torn())?;
-                    *skip = received.map_or(Skip::All, Skip::Rows);
-                }
-                (Item::Row(_) | Item::Other(_) | Item::Commit(_), Skip::All) => {}
-                (Item::Row(_) | Item::Other(_), Skip::Rows(rows)) if *rows > 0 => *rows -= 1,
-                (Item::Other(xid), _) => tail.pass_over(xid),
-                (Item::Row(row), _) => {
-                    if let Some(place) = tail.row(row.read.decoded.seq, row.xid) {
-                        let origin = Origin::Logged { place, xid: row.xid };
-                        records.push(row.read.hand_out(&mut window, origin));
-                    }
-                }
-                (Item::Commit(end), _) => tail.commit(end),
-                (Item::Idle(wal_end), _) => tail.idle(wal_end),
-            }
-        }
-        Ok(records)
-    }
-
-    /// Gives up a slot that cannot be relied on, or that keeps too much. The run ends with it: the
-    /// next one reads the table.
-    async fn give_up(&self, log: &Log, why: String) -> Trouble {
-        let (pipeline, slot) = (self.pipeline.as_str(), log.sql.names().slot.as_str());
-        if log.log_only.load(Ordering::Relaxed) {
-            return log_only(pipeline, slot, &why).into();
-        }
-        *lock(&log.given_up) = Some(format!("the slot {slot} was given up: {why}"));
-        *lock(&log.replication) = None;
-        let dropped = async {
-            // Whoever has lost the lease finds the slot of another relay.
-            let publication = lock(&log.publication).clone();
-            log.sql.put(&self.reader, (pipeline, &self.held), None, Some(&publication)).await?;
-            self.held.check_time()?;
-            warn!(pipeline, slot, "the slot is given up, {why}: the table is read instead");
-            log.sql.drop_slot(&self.reader, &log.application_name, &self.held).await
-        };
-        let dropped: Result<(), Trouble> = dropped.await;
-        if let Err(trouble) = dropped {
-            if trouble.is_lost() {
-                return trouble;
-            }
-            // The next run finds it.
-            let error = trouble.while_doing("drop the slot").details();
-            warn!(pipeline, slot, error, "the slot could not be dropped");
-        }
-        let message = format!("the slot {slot} was given up: {why}");
-        SourceError::new(SourceErrorKind::Lost, message).into()
-    }
-
-    /// Gives up a slot that keeps more of the server's log than it may.
-    pub(super) async fn guard_wal(&self) -> Result<(), Trouble> {
-        let Some(log) = self.log.as_ref().filter(|log| log.has_slot()) else { return Ok(()) };
-        let Some(slot) = log.sql.find(&self.keeper).await? else { return Ok(()) };
-        let retained = slot.retained_bytes.and_then(|bytes| u64::try_from(bytes).ok());
-        let Some(retained) = retained.filter(|bytes| *bytes > log.retained_bytes_max) else {
-            return Ok(());
-        };
-        let max = log.retained_bytes_max;
-        let why = format!("it keeps {retained} bytes of the log, and max_retained_wal is {max}");
-        if log.log_only.load(Ordering::Relaxed) {
-            warn!(
-                pipeline = self.pipeline,
-                "{why}; it cannot be given up, because there are events that only the log has"
-            );
-            return Ok(());
-        }
-        if log.stop_making() {
-            warn!(pipeline = self.pipeline, "no slot is made for a while: {why}");
-            return log.sql.drop_slot(&self.keeper, &log.application_name, &self.held).await;
-        }
-        Err(self.give_up(log, why).await)
-    }
-
     /// A settlement was written: what it has answered.
     pub(super) async fn note_answer(&self, log: &Log, answer: Answer) -> Result<(), Trouble> {
         if answer.publication.as_ref() != Some(&*lock(&log.publication)) {
@@ -687,69 +395,6 @@ impl Shared {
     pub(super) fn is_behind(&self, end: Lsn) -> bool {
         self.window().tail.as_ref().is_some_and(|tail| tail.read_to() < end)
     }
-
-    /// The pipeline is polled, and may have read the log before: its slot would keep the server's
-    /// log for ever.
-    pub(super) async fn leave_log(&self, slots: &LogQueries) -> Result<(), Trouble> {
-        if self.held.shard != 0 {
-            return Ok(());
-        }
-        let (settler, pipeline) = (&self.settler, self.pipeline.as_str());
-        let recorded = slots.get(settler, pipeline).await?;
-        let slot = &slots.names().slot;
-        if recorded.log_only {
-            let why = "mode is \"poll\"";
-            return Err(log_only(pipeline, slot, why).into());
-        }
-        if slots.exists(settler).await? {
-            match slots.drop_slot(settler, &application_name(pipeline), &self.held).await {
-                Ok(()) => info!(pipeline, slot, "dropped the slot, which polling has no use for"),
-                Err(trouble) => {
-                    let error = trouble.while_doing("drop the slot").details();
-                    warn!(
-                        pipeline,
-                        error,
-                        "the slot {slot} keeps the server's log: SELECT \
-                         pg_drop_replication_slot('{slot}')"
-                    );
-                }
-            }
-        }
-        if recorded.log.is_some() {
-            slots.put(settler, (pipeline, &self.held), None, None).await?;
-        }
-        Ok(())
-    }
-
-    /// Ends the stream. Answers once the server shows what was confirmed last.
-    pub(super) async fn end_stream(&self, log: &Log) {
-        let replication = lock(&log.replication).take();
-        log.let_go();
-        let Some(replication) = replication else { return };
-        if let Some(replication) = Arc::into_inner(replication)
-            && let Err(error) = replication.stop().await
-        {
-            let error = cannot("end the stream", error).details();
-            warn!(pipeline = self.pipeline, error, "the end of the stream is not confirmed");
-            return;
-        }
-        let written = lock(&self.written).as_ref().and_then(|position| position.log.clone());
-        let Some(LogPosition { lsn, since: None }) = written else { return };
-        let shown = async {
-            loop {
-                let slot = log.sql.find(&self.settler).await.ok().flatten();
-                match slot.and_then(|slot| slot.confirmed) {
-                    Some(confirmed) if confirmed < lsn => {
-                        tokio::time::sleep(CONFIRM_EVERY).await;
-                    }
-                    _ => return,
-                }
-            }
-        };
-        if timeout(CONFIRM_MAX, shown).await.is_err() {
-            warn!(pipeline = self.pipeline, %lsn, "the slot does not show the last position yet");
-        }
-    }
 }
 
 /// What a settlement answers besides.
@@ -762,31 +407,7 @@ pub(super) struct Answer {
     pub(super) is_log_only: bool,
 }
 
-/// What has worked before is taken to work again.
-fn passing(mut error: SourceError) -> Trouble {
-    if error.kind == SourceErrorKind::Misconfigured {
-        error.kind = SourceErrorKind::Unavailable;
-    }
-    error.into()
-}
-
-fn torn() -> Trouble {
-    let message = "the log went on in the middle of another transaction";
-    SourceError::new(SourceErrorKind::Lost, message).into()
-}
-
 fn unreadable() -> Trouble {
     let message = "the server has a log without an end";
     SourceError::new(SourceErrorKind::Unsafe, message).into()
-}
-
-/// Why a pipeline cannot go on without its slot.
-pub(super) fn log_only(pipeline: &str, slot: &str, why: &str) -> SourceError {
-    let message = format!(
-        "pipeline {pipeline:?} has had events that are in no table, and its slot {slot} cannot give \
-         those that are left: {why}"
-    );
-    SourceError::new(SourceErrorKind::Unsafe, message).with_hint(format!(
-        "publish what is missing again, and let go of the rest: postrider slot drop {pipeline}"
-    ))
 }

@@ -47,6 +47,12 @@ pub(super) const IN_ORDER: &str = "SET LOCAL enable_sort = off; SET LOCAL enable
 /// planner may think that they are many.
 pub(super) const FEW_ROWS: &str = "SET LOCAL enable_seqscan = off; SET LOCAL jit = off";
 
+/// A row is set aside that is there already, unless it is another one with its number.
+const OR_AGAIN: &str = "ON CONFLICT (pipeline, seq) DO UPDATE SET state = excluded.state,
+     blocks = excluded.blocks, due_at = excluded.due_at, attempts = excluded.attempts,
+     kind = excluded.kind, error = excluded.error, set_aside_at = excluded.set_aside_at
+     WHERE f.id IS NOT DISTINCT FROM excluded.id";
+
 /// What a row takes besides its payload and headers, about, in bytes.
 const ROW_BYTES: usize = 256;
 
@@ -453,12 +459,7 @@ impl Writes {
                  SELECT $1, {}, s.state, s.blocks, {due}, coalesce(s.attempts, 0), s.kind, s.error,
                    clock_timestamp()
                  FROM {aside} JOIN {name} AS o ON {seq} = s.seq AND {seq} = ANY($2){unpublished}
-                 ON CONFLICT (pipeline, seq) DO UPDATE SET state = excluded.state,
-                   blocks = excluded.blocks, due_at = excluded.due_at,
-                   attempts = excluded.attempts, kind = excluded.kind, error = excluded.error,
-                   set_aside_at = excluded.set_aside_at
-                 WHERE f.id IS NOT DISTINCT FROM excluded.id
-                 RETURNING f.seq",
+                 {OR_AGAIN} RETURNING f.seq",
                 FAILURE_COLUMNS.join(", "),
                 copied.join(", ")
             ),
@@ -479,12 +480,7 @@ impl Writes {
                    unnest($18::timestamptz[]), unnest($19::timestamptz[])) WITH ORDINALITY
                    AS e (id, aggregate_type, aggregate_id, event_type, event_version, payload,
                      content_type, headers, topic, occurred_at, deliver_after, place) USING (place)
-                 ON CONFLICT (pipeline, seq) DO UPDATE SET state = excluded.state,
-                   blocks = excluded.blocks, due_at = excluded.due_at,
-                   attempts = excluded.attempts, kind = excluded.kind, error = excluded.error,
-                   set_aside_at = excluded.set_aside_at
-                 WHERE f.id IS NOT DISTINCT FROM excluded.id
-                 RETURNING f.seq",
+                 {OR_AGAIN} RETURNING f.seq",
                 FAILURE_COLUMNS.join(", ")
             ),
             set_aside_again: format!(

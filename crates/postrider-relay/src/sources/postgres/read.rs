@@ -91,6 +91,20 @@ impl Ask {
     }
 }
 
+/// Rows that one snapshot sees and another one does not, behind a number.
+#[derive(Debug)]
+struct Page {
+    from: String,
+    to: String,
+    after: i64,
+}
+
+impl Page {
+    fn new(from: &Snapshot, to: &Snapshot, after: i64) -> Self {
+        Self { from: from.to_string(), to: to.to_string(), after }
+    }
+}
+
 impl Shared {
     /// Records that were read and not handed out yet.
     pub(super) fn take_kept(&self, limit: BatchLimit) -> Option<Vec<Record>> {
@@ -210,15 +224,17 @@ impl Shared {
         ask: Ask,
         limit: BatchLimit,
     ) -> Result<Vec<Record>, Trouble> {
-        if let Some((made, has_begun)) = self.made() {
-            return self.look_up_to_slot(log, made, has_begun, ask).await;
-        }
-        if !log.is_streaming() {
+        if !log.is_streaming() && self.made().is_none() {
             let records = self.look_in_tick(ask).await?;
             if records.len() < FEW && self.window().frontier.reading().is_none() {
                 self.step_to_log(log).await?;
             }
-            return Ok(records);
+            if !records.is_empty() || self.made().is_none() {
+                return Ok(records);
+            }
+        }
+        if let Some((made, has_begun)) = self.made() {
+            return self.look_up_to_slot(log, made, has_begun, ask).await;
         }
         let bytes = usize::try_from(ask.bytes).unwrap_or(0);
         let records = self.window().hand_out_again(ask.rows(), bytes);
@@ -246,20 +262,15 @@ impl Shared {
         has_begun: bool,
         ask: Ask,
     ) -> Result<Vec<Record>, Trouble> {
-        let (reading, seen, room) = {
-            let frontier = &self.window().frontier;
-            let reading = frontier.reading();
-            let reading =
-                reading.map(|(from, to, after)| (from.to_string(), to.to_string(), after));
-            (reading, frontier.seen().clone(), frontier.room())
-        };
-        let ask = Ask { rows: ask.rows.min(i64::try_from(room).unwrap_or(i64::MAX)), ..ask };
-        if let Some((from, to, after)) = reading {
-            return if ask.rows == 0 {
-                Ok(Vec::new())
-            } else {
-                self.read_page(ask, &from, &to, after).await
-            };
+        let (page, seen, ask) = self.page(ask);
+        if let Some(page) = page {
+            if ask.rows == 0 {
+                return Ok(Vec::new());
+            }
+            let records = self.read_page(ask, &page).await?;
+            if !records.is_empty() || self.window().frontier.reading().is_some() {
+                return Ok(records);
+            }
         }
         if has_begun {
             self.begin_log(log, &made).await?;
@@ -385,19 +396,12 @@ impl Shared {
 
     /// Goes on with a tick, or begins a new one.
     async fn look_in_tick(&self, ask: Ask) -> Result<Vec<Record>, Trouble> {
-        let (reading, seen, room) = {
-            let frontier = &self.window().frontier;
-            let reading = frontier.reading();
-            let reading =
-                reading.map(|(from, to, after)| (from.to_string(), to.to_string(), after));
-            (reading, frontier.seen().clone(), frontier.room())
-        };
-        let ask = Ask { rows: ask.rows.min(i64::try_from(room).unwrap_or(i64::MAX)), ..ask };
+        let (page, seen, ask) = self.page(ask);
         if ask.rows == 0 {
             return Ok(Vec::new());
         }
-        if let Some((from, to, after)) = reading {
-            let records = self.read_page(ask, &from, &to, after).await?;
+        if let Some(page) = page {
+            let records = self.read_page(ask, &page).await?;
             if !records.is_empty() || self.window().frontier.reading().is_some() {
                 return Ok(records);
             }
@@ -409,27 +413,40 @@ impl Shared {
             let row = rows.first().expect("a select without a table answers one row");
             let now = self.snapshot(row.try_get(0)?)?;
             let now = self.lasting(now, row.try_get(1)?);
-            let (from, to) = (seen.to_string(), now.to_string());
-            self.window().frontier.open(now, i64::MIN);
-            return self.read_page(ask, &from, &to, i64::MIN).await;
+            return self.begin_page(ask, &seen, now, i64::MIN).await;
         }
         self.read_tick(ask, &seen).await
     }
 
-    async fn read_page(
+    /// What is left of the tick that is being read, what was seen before, and how much to ask for.
+    fn page(&self, ask: Ask) -> (Option<Page>, Snapshot, Ask) {
+        let frontier = &self.window().frontier;
+        let page = frontier.reading().map(|(from, to, after)| Page::new(from, to, after));
+        let room = i64::try_from(frontier.room()).unwrap_or(i64::MAX);
+        (page, frontier.seen().clone(), Ask { rows: ask.rows.min(room), ..ask })
+    }
+
+    /// Begins a tick that is read in pages.
+    async fn begin_page(
         &self,
         ask: Ask,
-        from: &str,
-        to: &str,
+        seen: &Snapshot,
+        now: Snapshot,
         after: i64,
     ) -> Result<Vec<Record>, Trouble> {
+        let page = Page::new(seen, &now, after);
+        self.window().frontier.open(now, after);
+        self.read_page(ask, &page).await
+    }
+
+    async fn read_page(&self, ask: Ask, page: &Page) -> Result<Vec<Record>, Trouble> {
         let params: [Param<'_>; 6] = [
             (&ask.rows, Type::INT8),
             (&ask.bytes, Type::INT8),
             (&self.types, Type::TEXT_ARRAY),
-            (&after, Type::INT8),
-            (&from, Type::TEXT),
-            (&to, Type::TEXT),
+            (&page.after, Type::INT8),
+            (&page.from, Type::TEXT),
+            (&page.to, Type::TEXT),
         ];
         if !self.is_careful() {
             let rows = self.reader.query_with(IN_ORDER, &self.reads.small_page, &params).await?;
@@ -484,9 +501,7 @@ impl Shared {
         let now = self.snapshot(row.try_get(0)?)?;
         let now = self.lasting(now, row.try_get(1)?);
         let after = row.try_get::<_, Option<i64>>(2)?.map_or(i64::MIN, |first| first - 1);
-        let (from, to) = (seen.to_string(), now.to_string());
-        self.window().frontier.open(now, after);
-        self.read_page(ask, &from, &to, after).await
+        self.begin_page(ask, seen, now, after).await
     }
 
     /// Takes the row with the snapshot out of an answer.

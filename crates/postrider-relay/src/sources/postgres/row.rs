@@ -124,12 +124,8 @@ impl Decoder {
     /// Reads an event.
     pub(super) fn event(&self, columns: &impl Columns) -> Result<Arc<Event>, Undecodable> {
         let fields = Fields { columns, decoder: self };
-        let key = fields.key();
-        let event = match &key {
-            Ok(key) => fields.event(key).map(Arc::new),
-            Err(reason) => Err(reason.clone()),
-        };
-        event.map_err(|reason| Undecodable { key: key.ok(), reason })
+        let event = fields.event().map(Arc::new);
+        event.map_err(|reason| Undecodable { key: fields.key().ok(), reason })
     }
 
     fn id(&self, value: Value<'_>) -> Result<Uuid, String> {
@@ -234,22 +230,20 @@ impl<'r, C: Columns> Fields<'r, C> {
     }
 
     fn missing(&self, name: &str) -> String {
-        let limit = LIMITS.iter().position(|(limited, _)| *limited == name);
-        let bytes = limit.and_then(|index| self.columns.length(index));
-        match (bytes, limit) {
-            (Some(bytes), Some(index)) => {
-                format!("{name} has {bytes} bytes, the limit is {}", LIMITS[index].1)
-            }
-            _ => format!("{name} is NULL"),
+        match self.too_long(name) {
+            Some((bytes, max)) => format!("{name} has {bytes} bytes, the limit is {max}"),
+            None => format!("{name} is NULL"),
         }
+    }
+
+    /// How many bytes a column has that has too many, and how many it may have.
+    fn too_long(&self, name: &str) -> Option<(usize, usize)> {
+        let limit = LIMITS.iter().position(|(limited, _)| *limited == name)?;
+        Some((self.columns.length(limit)?, LIMITS[limit].1))
     }
 
     fn text(&self, index: usize, name: &str) -> Result<Cow<'r, str>, String> {
         self.required(index, name)?.text(name)
-    }
-
-    fn is_too_long(&self, name: &str) -> bool {
-        !self.missing(name).ends_with("NULL")
     }
 
     fn key(&self) -> Result<Key, String> {
@@ -267,7 +261,8 @@ impl<'r, C: Columns> Fields<'r, C> {
         })
     }
 
-    fn event(&self, key: &Key) -> Result<Event, String> {
+    fn event(&self) -> Result<Event, String> {
+        let Key { aggregate_type, aggregate_id } = self.key()?;
         let id = self.decoder.id(self.required(column::ID, "id")?)?;
         let event_type = self.text(column::EVENT_TYPE, "event_type")?;
         let content_type = self.text(column::CONTENT_TYPE, "content_type")?;
@@ -275,16 +270,15 @@ impl<'r, C: Columns> Fields<'r, C> {
             return Err("content_type is empty".to_owned());
         }
         let payload = Bytes::copy_from_slice(self.required(column::PAYLOAD, "payload")?.content());
-        let mut event =
-            Event::builder(key.aggregate_type.as_str(), key.aggregate_id.as_str(), event_type)
-                .id(id)
-                .version(self.version()?)
-                .payload(payload, content_type)
-                .headers(self.headers()?)
-                .occurred_at(self.time(column::OCCURRED_AT, "occurred_at")?);
+        let mut event = Event::builder(aggregate_type, aggregate_id, event_type)
+            .id(id)
+            .version(self.version()?)
+            .payload(payload, content_type)
+            .headers(self.headers()?)
+            .occurred_at(self.time(column::OCCURRED_AT, "occurred_at")?);
         match self.value(column::TOPIC) {
             Some(topic) => event = event.topic(topic.text("topic")?),
-            None if self.is_too_long("topic") => return Err(self.missing("topic")),
+            None if self.too_long("topic").is_some() => return Err(self.missing("topic")),
             None => {}
         }
         if self.value(column::DELIVER_AFTER).is_some() {

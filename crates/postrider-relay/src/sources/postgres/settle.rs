@@ -11,7 +11,7 @@
 //! in the same transaction. Two of them at the same time could each rely on a row that the other
 //! removes, so they take turns (`lock_failures`).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use postrider::Key;
@@ -222,8 +222,9 @@ async fn set_aside_logged(
 ) -> Result<Vec<i64>, Trouble> {
     let mut aside = Aside::default();
     let mut stored = Vec::with_capacity(missing.len());
+    let missing: HashMap<i64, &UnderWay> = missing.iter().copied().collect();
     for (index, seq) in fresh.seqs.iter().enumerate() {
-        let Some((_, row)) = missing.iter().find(|(missing, _)| missing == seq) else { continue };
+        let Some(row) = missing.get(seq) else { continue };
         aside.copy(fresh, index);
         stored.push(match (&row.event, &row.raw) {
             (Ok(event), _) => Stored::of(event),
