@@ -12,6 +12,11 @@
 //!   read at once after it. What was read before is handed over before, so that nothing waits that
 //!   comes after silence. The pauses are shorter than the runtime's clock can measure; this is
 //!   another reason for the thread.
+//! - **A longer pause** follows if what comes is late anyway, and the server is on the same machine.
+//!   There each message is a packet, which takes the server more time than to decode it. But once
+//!   the window of the socket is full, the server's kernel puts messages together. So the receive
+//!   buffer is small, and the pause long enough for the window to be full for most of it. On
+//!   other networks, which have a delay, that would leave them unused.
 //! - **The confirmed position** is sent soon, but not more often than [`CONFIRM_PAUSE`].
 //! - **The end.** The thread ends when the reader stops or is dropped, when the server ends the
 //!   stream and when the connection fails; what was received before an error is read before it. A

@@ -22,6 +22,9 @@ use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, NoTlsStream, TlsConnec
 use crate::Error;
 
 const PORT: u16 = 5432;
+/// What is received from a server on the same machine before it is read, in bytes. As the window
+/// is full soon, the server's kernel puts together what comes after that.
+const LOOPBACK_BUFFER_BYTES: usize = 64 << 10;
 
 /// What carries the bytes, encrypted or not.
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
@@ -159,6 +162,14 @@ impl Socket {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether the server is on the same machine, behind a network that has no delay.
+    pub(crate) fn is_loopback(&self) -> bool {
+        match &*self.lock() {
+            Inner::Tcp(stream) => is_loopback(stream),
+            Inner::Unix(_) | Inner::Lost => false,
+        }
+    }
+
     /// Takes it to the runtime of the caller. No call may be waiting for it.
     pub(crate) fn adopt(&self) -> io::Result<()> {
         let mut inner = self.lock();
@@ -174,6 +185,9 @@ impl Socket {
 fn prepare(stream: &TcpStream, config: &Config) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let socket = SockRef::from(stream);
+    if is_loopback(stream) {
+        socket.set_recv_buffer_size(LOOPBACK_BUFFER_BYTES)?;
+    }
     #[cfg(target_os = "linux")]
     if let Some(timeout) = config.get_tcp_user_timeout() {
         socket.set_tcp_user_timeout(Some(*timeout))?;
@@ -189,6 +203,10 @@ fn prepare(stream: &TcpStream, config: &Config) -> io::Result<()> {
         socket.set_tcp_keepalive(&keepalive)?;
     }
     Ok(())
+}
+
+fn is_loopback(stream: &TcpStream) -> bool {
+    stream.peer_addr().is_ok_and(|address| address.ip().is_loopback())
 }
 
 async fn within<S>(

@@ -43,6 +43,11 @@ impl Wire {
         self.socket.adopt()
     }
 
+    /// See [`Socket::is_loopback`].
+    pub(crate) fn is_loopback(&self) -> bool {
+        self.socket.is_loopback()
+    }
+
     pub(crate) async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.write_all(bytes).await?;
         self.stream.flush().await

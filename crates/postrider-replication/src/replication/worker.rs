@@ -21,6 +21,14 @@ use crate::{Error, Lsn};
 const SMALL_READ_BYTES: usize = 64 << 10;
 /// Long enough for many messages to come, short enough for the window of the socket not to fill.
 const PAUSE: Duration = Duration::from_micros(500);
+/// The same if what comes is late anyway. Here the window is to fill: see [`super`].
+const LATE_PAUSE: Duration = Duration::from_millis(7);
+/// What was committed longer before it was sent is late.
+const LATE_US: i64 = 100_000;
+/// A message of the plugin that begins a transaction: its kind, a position, and when it was
+/// committed.
+const BEGIN: u8 = b'B';
+const COMMIT_TIME: std::ops::Range<usize> = 9..17;
 /// After a status was sent, a request for another one waits so long.
 const REPLY_PAUSE: Duration = Duration::from_millis(10);
 /// Requests that follow each other more closely are those of a server that shuts down.
@@ -74,6 +82,10 @@ struct Worker {
     /// The server wants to hear from us.
     must_reply: bool,
     requests: Option<Requests>,
+    /// When the last transaction that was received was committed, in microseconds since 2000.
+    committed_at_us: Option<i64>,
+    /// When the last message was sent, by the same clock.
+    sent_at_us: i64,
 }
 
 /// Requests for a reply with nothing else between them.
@@ -110,6 +122,8 @@ impl Worker {
             has_heard: true,
             must_reply: false,
             requests: None,
+            committed_at_us: None,
+            sent_at_us: 0,
         }
     }
 
@@ -128,13 +142,14 @@ impl Worker {
 
     async fn stream(&mut self) -> Result<(), Error> {
         let mut is_small = false;
+        let late_pause = if self.wire.is_loopback() { LATE_PAUSE } else { PAUSE };
         loop {
             let handed_over = self.hand_over()?;
             if Instant::now() >= self.status_due() {
                 self.send_status().await?;
             }
             if mem::take(&mut is_small) && handed_over.any_data {
-                thread::sleep(PAUSE);
+                thread::sleep(if self.is_late() { late_pause } else { PAUSE });
             }
             let status_due = self.status_due();
             tokio::select! {
@@ -169,9 +184,11 @@ impl Worker {
                         if received.reply_requested {
                             self.requested(Instant::now())?;
                         }
-                        if matches!(received.frame, Frame::XLogData { .. }) {
+                        if let Frame::XLogData { sent_at_us, data, .. } = &received.frame {
                             handed_over.any_data = true;
                             self.requests = None;
+                            self.sent_at_us = *sent_at_us;
+                            self.committed_at_us = committed_at_us(data).or(self.committed_at_us);
                         }
                         self.received = self.received.max(received.position);
                         queue.push(received.frame, length);
@@ -185,6 +202,13 @@ impl Worker {
             }
             Ok(handed_over)
         })
+    }
+
+    /// Whether what came last was committed long before it was sent: a few milliseconds more do
+    /// not matter, and many wait behind it.
+    fn is_late(&self) -> bool {
+        let late_us = self.committed_at_us.map(|at| self.sent_at_us.saturating_sub(at));
+        late_us.is_some_and(|us| us > LATE_US)
     }
 
     /// The server wants a reply.
@@ -279,6 +303,12 @@ async fn stopped(stop: &mut watch::Receiver<bool>) {
         // Nobody is there any more, which ends the thread in another place.
         std::future::pending::<()>().await;
     }
+}
+
+/// When a transaction was committed, if this is its beginning.
+fn committed_at_us(data: &[u8]) -> Option<i64> {
+    let at = data.get(COMMIT_TIME).filter(|_| data[0] == BEGIN)?;
+    at.try_into().ok().map(i64::from_be_bytes)
 }
 
 /// A message of the stream.
