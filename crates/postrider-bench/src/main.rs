@@ -21,7 +21,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const USAGE: &str = "\
 usage: postrider-bench memory|sqlite
-       postrider-bench postgres [drain|latency|kept|writers|log]";
+       postrider-bench postgres [drain|latency|kept|writers|log|large]";
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 

@@ -36,12 +36,14 @@ pub(crate) enum Part {
     Drain,
     Latency,
     Kept,
+    Large,
     Log,
     Writers,
 }
 
 impl Part {
-    const ALL: [Self; 5] = [Self::Drain, Self::Latency, Self::Kept, Self::Writers, Self::Log];
+    const ALL: [Self; 6] =
+        [Self::Drain, Self::Latency, Self::Kept, Self::Writers, Self::Log, Self::Large];
 
     pub(crate) fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|part| part.name() == name)
@@ -52,6 +54,7 @@ impl Part {
             Self::Drain => "drain",
             Self::Latency => "latency",
             Self::Kept => "kept",
+            Self::Large => "large",
             Self::Log => "log",
             Self::Writers => "writers",
         }
@@ -60,7 +63,7 @@ impl Part {
     fn wal_level(self) -> WalLevel {
         match self {
             Self::Drain | Self::Latency | Self::Kept | Self::Writers => WalLevel::Replica,
-            Self::Log => WalLevel::Logical,
+            Self::Large | Self::Log => WalLevel::Logical,
         }
     }
 }
@@ -123,6 +126,7 @@ pub(crate) fn run(part: Option<Part>) -> Outcome<bool> {
                 Part::Drain => drain::run(&server, sizes).await?,
                 Part::Latency => latency::run(&server, sizes).await?,
                 Part::Kept => kept::run(&server, sizes).await?,
+                Part::Large => log::run_large(&server, sizes).await?,
                 Part::Log => log::run(&server, sizes).await?,
                 Part::Writers => writers::run(&server, sizes).await?,
             };

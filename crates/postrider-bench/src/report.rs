@@ -38,6 +38,7 @@ pub(crate) enum Section {
     PostgresDrain,
     PostgresKept,
     PostgresLatency,
+    PostgresLarge,
     PostgresLog,
     PostgresWriters,
     Sqlite,
@@ -45,11 +46,12 @@ pub(crate) enum Section {
 
 impl Section {
     #[cfg(test)]
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Memory,
         Self::PostgresDrain,
         Self::PostgresKept,
         Self::PostgresLatency,
+        Self::PostgresLarge,
         Self::PostgresLog,
         Self::PostgresWriters,
         Self::Sqlite,
@@ -61,6 +63,7 @@ impl Section {
             Self::PostgresDrain => "postgres drain",
             Self::PostgresKept => "postgres kept",
             Self::PostgresLatency => "postgres latency",
+            Self::PostgresLarge => "postgres large",
             Self::PostgresLog => "postgres log",
             Self::PostgresWriters => "postgres writers",
             Self::Sqlite => "sqlite",

@@ -36,7 +36,12 @@ pub(crate) fn run(command: &mut Command) -> Result<(), Failed> {
 pub(crate) fn text(command: &Command) -> String {
     let program = Path::new(command.get_program());
     let name = program.file_stem().unwrap_or(program.as_os_str());
-    let mut text = name.to_string_lossy().into_owned();
+    let mut text = String::new();
+    for (variable, value) in command.get_envs() {
+        let value = value.unwrap_or_default().to_string_lossy();
+        text.push_str(&format!("{}={value} ", variable.to_string_lossy()));
+    }
+    text.push_str(&name.to_string_lossy());
     for arg in command.get_args() {
         text.push(' ');
         text.push_str(&arg.to_string_lossy());

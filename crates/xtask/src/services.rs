@@ -4,7 +4,7 @@
 //! tests. A server of the same kind that the machine has anyway is left alone.
 
 mod pgbouncer;
-mod postgres;
+pub(crate) mod postgres;
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -14,7 +14,8 @@ use crate::commands::{Failed, root, run};
 use crate::service::{self, Account, Place, Service, failed, is_root};
 
 /// In the order in which they are started.
-const SERVICES: [&dyn Service; 2] = [&postgres::Postgres, &pgbouncer::Pgbouncer];
+const SERVICES: [&dyn Service; 4] =
+    [&postgres::DEBIAN, &pgbouncer::Pgbouncer, &postgres::OTHERS[0], &postgres::OTHERS[1]];
 
 /// What the examples in other languages are built and run with: a program, and Debian's package.
 const LANGUAGES: [(&str, &str); 6] = [
@@ -115,6 +116,7 @@ fn hash(path: &Path) -> u64 {
 fn install() -> Result<(), Failed> {
     let missing = SERVICES.iter().filter(|service| !service.is_installed());
     let mut packages: Vec<_> = missing.map(|service| service.package()).collect();
+    packages.dedup();
     let has = |language: &str| match language {
         // Debian has Python without the part that makes environments.
         "python3" => has_python(),
@@ -172,7 +174,8 @@ mod tests {
     #[test]
     fn plain_cargo_test_finds_each_server() {
         let config = fs::read_to_string(root().join(".cargo/config.toml")).unwrap();
-        for service in SERVICES {
+        let found: [&dyn Service; 2] = [&postgres::DEBIAN, &pgbouncer::Pgbouncer];
+        for service in found {
             let name = service.name().to_uppercase();
             let line = format!("POSTRIDER_TEST_{name} = \"{}\"", service.url());
             assert!(config.contains(&line), "`{line}` is not in .cargo/config.toml");

@@ -9,7 +9,8 @@ use std::process::Command;
 use std::time::Instant;
 
 use crate::commands::{Failed, cargo, run, text};
-use crate::services;
+use crate::service::Service as _;
+use crate::services::{self, postgres::OTHERS};
 
 const WHOLE: [&str; 4] = [
     "fmt --all --check",
@@ -18,6 +19,13 @@ const WHOLE: [&str; 4] = [
     "test --workspace --all-features",
     // What `cargo demo` builds.
     "clippy --package postrider-cli --no-default-features --features demo -- -D warnings",
+];
+
+/// What runs against other versions of PostgreSQL, too.
+const OTHER_VERSIONS: [&str; 2] = [
+    "test --workspace --all-features --test sources -- postgres_cdc",
+    "test --workspace --all-features --test postgres_log -- contents log_only modes outboxes slots \
+     tables",
 ];
 
 /// The features that a user may want alone. None of them is one, too.
@@ -55,10 +63,17 @@ pub(crate) fn run_steps() -> Result<(), Failed> {
 
 fn steps() -> Vec<Command> {
     let mut steps = Vec::new();
-    for args in WHOLE {
+    let step = |args: &str| {
         let mut step = cargo();
-        step.args(args.split(' '));
-        steps.push(step);
+        step.args(args.split_whitespace());
+        step
+    };
+    steps.extend(WHOLE.map(step));
+    for version in OTHERS {
+        for mut step in OTHER_VERSIONS.map(step) {
+            step.env("POSTRIDER_TEST_POSTGRES", version.url());
+            steps.push(step);
+        }
     }
     for (package, features) in ALONE {
         for feature in features {

@@ -26,6 +26,13 @@ pub(super) async fn run(server: &Server, sizes: Sizes) -> Outcome<Report> {
     Ok(report)
 }
 
+/// A transaction that is larger than the memory of relay and walsender.
+pub(super) async fn run_large(server: &Server, sizes: Sizes) -> Outcome<Report> {
+    let mut report = Report::new(Section::PostgresLarge);
+    drain::run_large(server, sizes, &mut report).await?;
+    Ok(report)
+}
+
 /// One load for each size of payloads.
 fn loads(mode: Mode, sizes: Sizes) -> [Load; 2] {
     PAYLOAD_BYTES.map(|payload_bytes| Load {

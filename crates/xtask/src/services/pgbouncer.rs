@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Stdio;
 
-use super::postgres::{PASSWORD, PORT as POSTGRES_PORT, USER, programs};
+use super::postgres::{DEBIAN, PASSWORD, USER, programs};
 use crate::commands::Failed;
 use crate::service::{Place, Service, failed, run_silently};
 
@@ -38,12 +38,13 @@ impl Service for Pgbouncer {
     fn files(&self, place: &Place) -> Vec<(&'static str, String)> {
         let at = |name: &str| place.folder.join(name).display().to_string();
         let (log, pid, users) = (at("log"), at("pid"), at(USERS));
+        let postgres = DEBIAN.port;
         // Each transaction gets the connection that waits longest: whoever relies on the state
         // of a session is found out. Databases of tests come and go, so idle ones are let go soon.
         let settings = format!(
             "\
 [databases]
-* = host=127.0.0.1 port={POSTGRES_PORT}
+* = host=127.0.0.1 port={postgres}
 
 [pgbouncer]
 admin_users = {USER}

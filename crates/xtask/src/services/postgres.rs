@@ -1,12 +1,13 @@
-//! PostgreSQL, with one superuser who has a password, and with what the tests need switched on.
+//! PostgreSQL, with one superuser who has a password, and with what the tests need switched on:
+//! Debian's version for all tests, and others for some of them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::commands::Failed;
 use crate::service::{Place, Service, failed, run_silently};
 
-pub(super) const PORT: u16 = 54329;
 pub(super) const USER: &str = "postrider";
 pub(super) const PASSWORD: &str = "postrider";
 
@@ -23,19 +24,42 @@ password_encryption = 'scram-sha-256'
 wal_level = logical
 ";
 
-pub(super) struct Postgres;
+/// A server, and where its programs come from.
+pub(crate) struct Postgres {
+    name: &'static str,
+    pub(super) port: u16,
+    /// In Maven's central repository, and its major version. Without it, it is Debian's.
+    built: Option<(&'static str, u32)>,
+}
+
+/// The one that all tests use.
+pub(crate) const DEBIAN: Postgres = Postgres { name: "postgres", port: 54329, built: None };
+/// The oldest and the newest one that are supported.
+pub(crate) const OTHERS: [Postgres; 2] = [
+    Postgres { name: "postgres14", port: 54331, built: Some(("14.20.0", 14)) },
+    Postgres { name: "postgres18", port: 54332, built: Some(("18.1.0", 18)) },
+];
+
+impl Postgres {
+    /// The major version that is there, with its programs.
+    fn programs(&self, place: &Place) -> Option<(u32, PathBuf)> {
+        let Some((_, major)) = self.built else { return programs() };
+        let programs = fetched(place).join("bin");
+        programs.join("initdb").exists().then_some((major, programs))
+    }
+}
 
 impl Service for Postgres {
     fn name(&self) -> &'static str {
-        "postgres"
+        self.name
     }
 
     fn port(&self) -> u16 {
-        PORT
+        self.port
     }
 
     fn url(&self) -> String {
-        format!("postgres://{USER}:{PASSWORD}@127.0.0.1:{PORT}/postgres")
+        format!("postgres://{USER}:{PASSWORD}@127.0.0.1:{}/postgres", self.port)
     }
 
     fn package(&self) -> &'static str {
@@ -49,7 +73,7 @@ impl Service for Postgres {
     fn files(&self, _: &Place) -> Vec<(&'static str, String)> {
         vec![
             ("password", PASSWORD.to_owned()),
-            ("settings.conf", format!("{SETTINGS}port = {PORT}\n")),
+            ("settings.conf", format!("{SETTINGS}port = {}\n", self.port)),
         ]
     }
 
@@ -60,12 +84,16 @@ impl Service for Postgres {
     /// Data of another major version cannot be used.
     fn is_prepared(&self, place: &Place) -> bool {
         let version = fs::read_to_string(data(place).join("PG_VERSION")).unwrap_or_default();
-        let is_ours = programs().is_some_and(|(major, _)| version.trim() == major.to_string());
-        is_ours && place.folder.join("made").exists()
+        let is_ours = |(major, _): (u32, PathBuf)| version.trim() == major.to_string();
+        self.programs(place).is_some_and(is_ours) && place.folder.join("made").exists()
     }
 
     fn start(&self, place: &Place) -> Result<(), Failed> {
-        let (_, programs) = programs().ok_or_else(|| Failed("no PostgreSQL found".to_owned()))?;
+        if let (None, Some((version, _))) = (self.programs(place), self.built) {
+            fetch(place, version)?;
+        }
+        let programs = self.programs(place);
+        let (_, programs) = programs.ok_or_else(|| Failed("no PostgreSQL found".to_owned()))?;
         if !self.is_prepared(place) {
             make_data(place, &programs)?;
         }
@@ -80,10 +108,11 @@ impl Service for Postgres {
         run_silently(&mut start)
     }
 
+    /// Only Debian's have the program that asks.
     fn answers(&self, place: &Place) -> bool {
         let Some((_, programs)) = programs() else { return false };
         let mut ask = place.command(programs.join("pg_isready"));
-        ask.args(["--quiet", "--host=127.0.0.1", &format!("--port={PORT}")]);
+        ask.args(["--quiet", "--host=127.0.0.1", &format!("--port={}", self.port)]);
         ask.status().is_ok_and(|status| status.success())
     }
 
@@ -93,11 +122,47 @@ impl Service for Postgres {
     }
 }
 
+/// Where the programs are that were fetched.
+fn fetched(place: &Place) -> PathBuf {
+    place.folder.join("programs")
+}
+
+/// Fetches the programs of a version.
+fn fetch(place: &Place, version: &str) -> Result<(), Failed> {
+    let (maven, debian) = match std::env::consts::ARCH {
+        "aarch64" => ("arm64v8", "arm_64"),
+        _ => ("amd64", "x86_64"),
+    };
+    let name = format!("embedded-postgres-binaries-linux-{maven}");
+    let mut copy = Command::new("mvn");
+    copy.args(["--batch-mode", "--quiet", "dependency:copy", "-Dmdep.useBaseVersion=true"]);
+    copy.arg(format!("-Dartifact=io.zonky.test.postgres:{name}:{version}:jar"));
+    copy.arg(format!("-DoutputDirectory={}", place.folder.display()));
+    copy.current_dir(&place.folder);
+    run_silently(&mut copy)?;
+    let (archive, packed) =
+        (place.folder.join(format!("{name}-{version}.jar")), place.folder.join("packed"));
+    for (module, from, to) in [
+        ("zipfile", &archive, &packed),
+        ("tarfile", &packed.join(format!("postgres-linux-{debian}.txz")), &fetched(place)),
+    ] {
+        let mut unpack = Command::new("python3");
+        unpack.args(["-m", module, "-e"]).args([from, to]);
+        run_silently(&mut unpack)?;
+    }
+    for left in [&archive, &packed] {
+        let removed =
+            if left.is_dir() { fs::remove_dir_all(left) } else { fs::remove_file(left) };
+        removed.map_err(|error| failed("remove", left, &error))?;
+    }
+    Ok(())
+}
+
 fn data(place: &Place) -> PathBuf {
     place.folder.join("data")
 }
 
-/// The newest version that is installed, with its programs.
+/// The newest version that Debian has installed, with its programs.
 pub(super) fn programs() -> Option<(u32, PathBuf)> {
     let version = |entry: fs::DirEntry| {
         let major = entry.file_name().to_str()?.parse().ok()?;

@@ -23,6 +23,8 @@ pub(crate) const CHILD: &str = "log-child";
 /// Events of a transaction, and how many times the peer's rate is to be reached.
 const TOGETHER: [(u64, f64); 2] = [(1, 2.0), (100, 1.3)];
 const RESIDENT_MIB_MAX: f64 = 100.0;
+/// A million of these are more than a gigabyte.
+const LARGE_PAYLOAD_BYTES: usize = 1_100;
 
 const DATABASE: &str = "logged";
 /// The slot that stays where the relay has got to the log.
@@ -67,6 +69,23 @@ pub(super) async fn run(server: &Server, sizes: Sizes, report: &mut Report) -> O
     Ok(())
 }
 
+/// The events of one large transaction.
+pub(super) async fn run_large(server: &Server, sizes: Sizes, report: &mut Report) -> Outcome<()> {
+    let rows = sizes.logged();
+    let shape = Shape { rows, together: rows, payload_bytes: LARGE_PAYLOAD_BYTES };
+    report.title(&format!(
+        "postgres, {} events of one transaction are read from the log: {} MB of JSON payloads",
+        number(rows as f64),
+        number((rows * LARGE_PAYLOAD_BYTES as u64 / 1_000_000) as f64)
+    ));
+    let log = Log::write(server, shape).await?;
+    let (rate, resident) = log.relay().await?;
+    log.end().await?;
+    report.line("log tailing, to a counter", &format!("{} events/s", number(rate.round())), "");
+    report.judge("resident at most", resident, "MiB", Target::Below(RESIDENT_MIB_MAX));
+    Ok(())
+}
+
 fn tell(report: &mut Report, rounds: &[Sample], of_peer_min: f64) {
     let of = |value: fn(&Sample) -> f64| median(rounds.iter().map(value));
     let rate = |rate: f64| format!("{} events/s", number(rate.round()));
@@ -92,8 +111,7 @@ async fn measure(server: &Server, shape: Shape) -> Outcome<Vec<Sample>> {
         let (peer, server) = (log.peer().await?, log.server().await?);
         rounds.push(Sample { relay, resident_mib, peer, server });
     }
-    log.free().await?;
-    server.remove(DATABASE).await?;
+    log.end().await?;
     Ok(rounds)
 }
 
@@ -185,6 +203,11 @@ impl<'s> Log<'s> {
             return Err(format!("{messages} messages of the log were decoded").into());
         }
         Ok(self.rate(time))
+    }
+
+    async fn end(self) -> Outcome<()> {
+        self.free().await?;
+        self.server.remove(DATABASE).await
     }
 
     fn rate(&self, time: Duration) -> f64 {
