@@ -671,7 +671,7 @@ async fn keep_lease(shared: Arc<Shared>) {
         match shared.held.renew(&shared.keeper).await {
             Ok(true) => {
                 shared.note_position().await;
-                if let Err(trouble) = shared.guard_wal().await {
+                if let Err(trouble) = shared.guard_slot().await {
                     let error = trouble.while_doing("look after the slot").details();
                     debug!(pipeline = shared.pipeline, error, "the slot was not looked after");
                 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use postrider_relay::source::SourceErrorKind;
 use postrider_testkit::chaos::{Bank, Running, Target, cdc, until};
 use postrider_testkit::servers::postgres::{Options, Server};
 use tokio::time::sleep;
@@ -132,4 +133,25 @@ async fn commits_that_wait_for_a_replica_are_delivered_once() {
     let reader = Reader::connect(&spec).await.unwrap();
     assert!(reader.batch(300).await.is_empty(), "the table has nothing that was not settled");
     reader.get_to_log(&bank).await;
+}
+
+/// Commits would wait for the pipeline, and the pipeline for its own commits.
+#[tokio::test]
+async fn a_server_that_waits_for_everybody_is_refused() {
+    let server = Server::start(Options::default()).await;
+    let bank = Arc::new(Bank::open(server.url("postgres")).await);
+    let client = server.connect().await;
+    for statement in [
+        "SET synchronous_commit = local",
+        "ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 (*)'",
+        "SELECT pg_reload_conf()",
+    ] {
+        client.batch_execute(statement).await.unwrap();
+    }
+    let is_set = "SELECT count(*) FROM pg_settings
+         WHERE name = 'synchronous_standby_names' AND setting LIKE '%*%'";
+    until("it is set", || async { bank.number(is_set).await == 1 }).await;
+    let error = cdc(bank.url()).connect().await.err().expect("it is refused");
+    assert_eq!(error.kind, SourceErrorKind::Misconfigured, "{}", error.details());
+    assert!(error.details().contains("name the standbys"), "{}", error.details());
 }

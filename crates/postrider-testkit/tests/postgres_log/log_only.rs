@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use postrider_relay::admin::Selection;
-use postrider_relay::pipeline::PipelineError;
+use postrider_relay::pipeline::{Ordering, PipelineError};
 use postrider_relay::source::{SourceErrorKind, Verdict};
-use postrider_relay::sources::{Mode, SourceSpec};
+use postrider_relay::sources::{Mode, Progress, SourceSpec};
 use postrider_testkit::chaos::{Bank, Running, cdc, until};
 use postrider_testkit::suites::sink::Behaviour;
 use tokio::time::sleep;
@@ -135,18 +135,21 @@ async fn a_lost_slot_is_refused() {
         until("it is known", || async { bank.number(IS_LOG_ONLY).await == 1 }).await;
         let Line { target, spec, relay, .. } = line;
         let refused = async |spec: &SourceSpec| {
-            let relay = Running::start(spec, &target).await;
-            match relay.ended().await {
-                Err(PipelineError::Source(error)) => {
-                    assert_eq!(error.kind, SourceErrorKind::Unsafe, "{}", error.details());
-                    error
-                }
-                other => panic!("{other:?}"),
-            }
+            let error = match Reader::connect(spec).await {
+                Err(error) => error,
+                Ok(_) => panic!("it is read without a slot"),
+            };
+            assert_eq!(error.kind, SourceErrorKind::Unsafe, "{}", error.details());
+            error
         };
         relay.stop().await;
         let polled = SourceSpec { mode: Mode::Poll, ..spec.clone() };
-        refused(&polled).await;
+        let side_by_side =
+            SourceSpec { progress: Progress::Mark, ordering: Ordering::None, ..polled.clone() };
+        for spec in [&polled, &side_by_side] {
+            refused(spec).await;
+            assert_eq!(bank.number(crate::SLOTS).await, 1, "the slot is kept");
+        }
         let relay = Running::start_lasting(&spec, &target, crate::options()).await;
         let events = bank.change_often(1, 5).await;
         target.until_arrived(&events).await;
@@ -162,7 +165,7 @@ async fn a_lost_slot_is_refused() {
         if let Way::Deleted = way {
             bank.change_often(1, 5).await;
         }
-        for spec in [&spec, &polled] {
+        for spec in [&spec, &polled, &side_by_side] {
             let held = "SELECT count(*) FROM outbox_leases WHERE expires_at > clock_timestamp()";
             until("the lease is given back", || async { bank.number(held).await == 0 }).await;
             let error = refused(spec).await;
@@ -171,4 +174,15 @@ async fn a_lost_slot_is_refused() {
         }
         assert_eq!(bank.number(crate::SLOTS).await, 0, "no slot is made by itself");
     }
+}
+
+/// G-01: a relay that has met a message knows of it, whatever becomes of the message.
+#[tokio::test]
+async fn the_first_message_is_noted_before_it_is_handed_out() {
+    let bank = Way::Message.bank().await;
+    let reader = Reader::connect(&cdc(bank.url())).await.unwrap();
+    reader.get_to_log(&bank).await;
+    let message = bank.change_often(1, 1).await;
+    assert_eq!(events(&reader.read(1).await), message);
+    assert_eq!(bank.number(IS_LOG_ONLY).await, 1);
 }

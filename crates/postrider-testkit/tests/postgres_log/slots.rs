@@ -10,7 +10,7 @@ use postrider_testkit::servers::postgres::{Options, Server};
 use postrider_testkit::suites::sink::Behaviour;
 use tokio::time::sleep;
 
-use crate::{Line, SLOTS, slot_name, stubborn, until_streaming, write_elsewhere};
+use crate::{Line, Reader, SLOTS, slot_name, stubborn, until_streaming, write_elsewhere};
 
 /// What somebody does, in two steps. `{slot}` and `{publication}` stand for their names.
 type Harm = (&'static str, [&'static str; 2]);
@@ -170,6 +170,38 @@ async fn a_publication_is_healed_while_it_is_read() {
         until_streaming(&bank).await;
         writing.stop().await;
         line.finish_after(3).await;
+    }
+}
+
+/// F33: a gap in the log is noticed even if nothing comes that would be settled.
+#[tokio::test]
+async fn a_publication_is_healed_while_nothing_is_written() {
+    for (what, [step, _]) in TO_PUBLICATIONS {
+        println!("{what}:");
+        let bank = Bank::fresh().await;
+        let spec = SourceSpec { lease: Duration::from_secs(3), ..cdc(bank.url()) };
+        let line = Line::start_with(&bank, spec).await;
+        bank.change_often(1, 5).await;
+        bank.check(&line.target, 0).await;
+        bank.run(&named(&bank, step).await).await;
+        bank.change_often(2, 1).await;
+        bank.check(&line.target, 0).await;
+        line.finish().await;
+    }
+}
+
+/// Two pipelines may find at the same time that there is no publication.
+#[tokio::test]
+async fn a_publication_is_made_once() {
+    for _ in 0..5 {
+        let bank = Bank::fresh().await;
+        let pipeline = |pipeline: &str| SourceSpec { pipeline: pipeline.into(), ..cdc(bank.url()) };
+        let specs = ["one", "two", "three", "four"].map(pipeline);
+        let connected = futures_util::future::join_all(specs.iter().map(Reader::connect)).await;
+        for reader in connected {
+            reader.unwrap_or_else(|error| panic!("{}", error.details())).close().await;
+        }
+        assert_eq!(bank.number("SELECT count(*) FROM pg_publication").await, 1);
     }
 }
 

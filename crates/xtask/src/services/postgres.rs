@@ -151,8 +151,7 @@ fn fetch(place: &Place, version: &str) -> Result<(), Failed> {
         run_silently(&mut unpack)?;
     }
     for left in [&archive, &packed] {
-        let removed =
-            if left.is_dir() { fs::remove_dir_all(left) } else { fs::remove_file(left) };
+        let removed = if left.is_dir() { fs::remove_dir_all(left) } else { fs::remove_file(left) };
         removed.map_err(|error| failed("remove", left, &error))?;
     }
     Ok(())

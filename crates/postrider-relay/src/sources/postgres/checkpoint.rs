@@ -59,6 +59,8 @@ pub(super) struct CheckpointQueries {
     /// `$1` pipeline, `$2` shard, `$3` shards, `$4` progress, then base, tick, position, seen,
     /// beyond, cluster: makes or changes a checkpoint.
     put: String,
+    /// `$1` pipeline: whether it has had events that only the log has.
+    log_only: String,
     /// `$1` pipeline, `$2` shards: forgets the shards that there are no more.
     drop_shards: String,
     /// `$1` pipeline, `$2` shard: progress and position.
@@ -128,6 +130,9 @@ impl CheckpointQueries {
                    base = excluded.base, tick = excluded.tick, position = excluded.position,
                    seen = excluded.seen, beyond = excluded.beyond, crashes = 0"
             ),
+            log_only: format!(
+                "SELECT EXISTS (SELECT FROM {checkpoints} WHERE pipeline = $1 AND log_only)"
+            ),
             drop_shards: format!("DELETE FROM {checkpoints} WHERE pipeline = $1 AND shard >= $2"),
             get: format!("{positions} AND shard = $2"),
             positions,
@@ -176,6 +181,15 @@ impl CheckpointQueries {
                 table.name("xid")
             ),
         }
+    }
+
+    /// Whether a pipeline has had events that only the log has.
+    pub(super) async fn is_log_only(
+        &self,
+        tx: &mut Transaction<'_>,
+        pipeline: &str,
+    ) -> Result<bool, Trouble> {
+        is_so(&tx.query(&self.log_only, &[(&pipeline, Type::TEXT)]).await?)
     }
 
     /// Enters the pipeline among those that read the outbox, unless it does not go with them.

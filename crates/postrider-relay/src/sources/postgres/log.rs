@@ -24,7 +24,7 @@ pub(super) mod slot;
 mod stream;
 mod tail;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -83,6 +83,8 @@ pub(super) struct Log {
     stream: Mutex<Stream>,
     /// There are events that only the log has.
     log_only: AtomicBool,
+    /// The last transaction of which a row was looked for in the table.
+    looked_for: AtomicU64,
     /// The slot was given up, and why.
     given_up: Mutex<Option<String>>,
 }
@@ -139,6 +141,7 @@ impl Log {
             replication: Mutex::default(),
             stream: Mutex::default(),
             log_only: AtomicBool::new(false),
+            looked_for: AtomicU64::new(0),
             given_up: Mutex::default(),
         }
     }
@@ -153,6 +156,14 @@ impl Log {
 
     pub(super) fn is_streaming(&self) -> bool {
         matches!(*lock(&self.stage), Stage::Streaming)
+    }
+
+    pub(super) fn looked_for(&self) -> u64 {
+        self.looked_for.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn is_making(&self) -> bool {
+        matches!(*lock(&self.stage), Stage::Making(_))
     }
 
     /// Whether there is a slot, or one in the making: it keeps the server's log.
@@ -363,9 +374,9 @@ impl Shared {
 
     /// A settlement was written: what it has answered.
     pub(super) async fn note_answer(&self, log: &Log, answer: Answer) -> Result<(), Trouble> {
-        if answer.publication.as_ref() != Some(&*lock(&log.publication)) {
-            let why = "the publication was changed".to_owned();
-            return Err(self.give_up(log, why).await);
+        self.refuse_changed(log, answer.publication).await?;
+        if let Some(xid) = answer.looked_for {
+            log.looked_for.store(xid, Ordering::Relaxed);
         }
         if answer.is_log_only && !log.log_only.load(Ordering::Relaxed) {
             match log.sql.put_log_only(&self.settler, &self.pipeline).await {
@@ -403,7 +414,9 @@ pub(super) struct Answer {
     pub(super) mark: Mark,
     /// Which publication there is.
     pub(super) publication: Option<String>,
-    /// It settled an event that is not in the table.
+    /// A transaction of which a row was looked for in the table.
+    pub(super) looked_for: Option<u64>,
+    /// It was not there.
     pub(super) is_log_only: bool,
 }
 

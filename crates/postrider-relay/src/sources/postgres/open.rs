@@ -13,7 +13,7 @@ use super::connection::Connection;
 use super::error::Trouble;
 use super::frontier::Position;
 use super::lease::{self, Claimant, LeaseQueries, Taken};
-use super::log::{Log, LogOptions, LogQueries, Names};
+use super::log::{Log, LogOptions, LogQueries, Names, log_only};
 use super::queries::{IS_UTF8, Reads, Writes};
 use super::read::Due;
 use super::row::Decoder;
@@ -40,6 +40,7 @@ pub(super) async fn open(options: PostgresOptions) -> Result<Shared, SourceError
         let (log, slots) = match options.mode {
             Mode::Poll => (None, Some(slots)),
             Mode::Cdc => {
+                slots.refuse_standbys(&settler).await?;
                 let log = Log::new(LogOptions {
                     sql: slots,
                     table: table.clone(),
@@ -59,6 +60,11 @@ pub(super) async fn open(options: PostgresOptions) -> Result<Shared, SourceError
         let mut tx = settler.begin().await?;
         let sql = LeaseQueries::new(&name, &origin);
         sql.lock(&mut tx).await?;
+        if let Some(slots) = &slots
+            && checkpoints.is_log_only(&mut tx, &pipeline).await?
+        {
+            return Err(log_only(&pipeline, &slots.names().slot, "mode is \"poll\"").into());
+        }
         checkpoints.enter(&mut tx, &pipeline, shards, progress, matching.as_deref()).await?;
         let wanted = (!side_by_side).then_some(index);
         let held = match lease::take(&mut tx, sql, claimant, wanted).await? {

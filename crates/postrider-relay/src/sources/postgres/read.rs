@@ -224,6 +224,10 @@ impl Shared {
         ask: Ask,
         limit: BatchLimit,
     ) -> Result<Vec<Record>, Trouble> {
+        if log.is_making() {
+            // Nothing is read from the table that comes behind the slot.
+            self.step_to_log(log).await?;
+        }
         if !log.is_streaming() && self.made().is_none() {
             let records = self.look_in_tick(ask).await?;
             if records.len() < FEW && self.window().frontier.reading().is_none() {

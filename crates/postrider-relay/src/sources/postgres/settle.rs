@@ -22,7 +22,7 @@ use super::Shared;
 use super::connection::{Param, Transaction, is_so};
 use super::error::Trouble;
 use super::frontier::Position;
-use super::log::{Answer, Mark, Stored};
+use super::log::{Answer, Log, Mark, Stored};
 use super::read::Xid;
 use super::snapshot::Snapshot;
 use super::window::{Origin, Settling, UnderWay};
@@ -38,7 +38,8 @@ pub(super) async fn settle(
     settling: &[Settling],
     position: Option<&Position>,
 ) -> Result<Written, Trouble> {
-    let mut plan = Plan { is_utf8: shared.is_utf8, ..Plan::default() };
+    let looked_for = shared.log.as_ref().map_or(0, Log::looked_for);
+    let mut plan = Plan { is_utf8: shared.is_utf8, looked_for, ..Plan::default() };
     for settling in settling {
         plan.add(settling);
     }
@@ -280,10 +281,10 @@ struct Plan<'s> {
     is_utf8: bool,
     /// Rows of the log that are to be set aside.
     logged: Vec<(i64, &'s UnderWay)>,
-    /// A row of the log that is settled and should be in the table, with its transaction.
+    /// A row of the log that is settled and should be in the table, with its transaction. Not of
+    /// this one, of which one was looked for: to find a row among a million takes long.
     sample: Option<(i64, u64)>,
-    /// An event of the log is settled that is in no table.
-    has_message: bool,
+    looked_for: u64,
     /// Fresh rows that leave the stream.
     done: Vec<i64>,
     /// Fresh rows to set aside.
@@ -314,8 +315,8 @@ impl<'s> Plan<'s> {
             }
             Origin::Logged { xid, .. } => {
                 self.done.push(row.seq);
+                let xid = xid.filter(|xid| *xid != self.looked_for);
                 self.sample = self.sample.or(xid.map(|xid| (row.seq, xid)));
-                self.has_message |= xid.is_none();
                 false
             }
             Origin::SetAside { blocks } => blocks,
@@ -348,9 +349,9 @@ impl<'s> Plan<'s> {
         let mark = Mark { snapshot, lsn };
         let is_gone = !row.try_get::<_, bool>(5)?;
         // Not if it is merely not visible yet.
-        let was_deleted = self.sample.is_some_and(|(_, xid)| is_gone && mark.snapshot.sees(xid));
-        let is_log_only = self.has_message || was_deleted;
-        Ok(Answer { mark, publication: row.try_get(4)?, is_log_only })
+        let looked_for = self.sample.map(|(_, xid)| xid).filter(|xid| mark.snapshot.sees(*xid));
+        let is_log_only = is_gone && looked_for.is_some();
+        Ok(Answer { mark, publication: row.try_get(4)?, looked_for, is_log_only })
     }
 
     /// Everything was released.

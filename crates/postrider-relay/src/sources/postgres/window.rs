@@ -93,9 +93,16 @@ impl Window {
     /// Goes on from a position: in the log, or in the table.
     pub(super) fn new(position: Position, tail: Option<Tail>) -> Self {
         let made = position.log.clone();
-        let (position, passed_over) = match &tail {
-            Some(_) => (Position::at(position.base), Ranges::default()),
-            None => (position.clone(), position.beyond),
+        let since = made.as_ref().and_then(|made| made.since.as_ref());
+        let (position, passed_over) = match (&tail, since) {
+            (Some(_), _) => (Position::at(position.base), Ranges::default()),
+            (None, None) => (position, Ranges::default()),
+            // What is behind the slot comes from the log, among events that only the log has.
+            (None, Some(since)) => {
+                let (seen, passed_over) =
+                    (position.tick.clone().union(since), position.beyond.clone());
+                (Position { seen, ..position }, passed_over)
+            }
         };
         Self {
             tail,

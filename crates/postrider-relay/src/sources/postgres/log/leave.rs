@@ -22,10 +22,10 @@ impl Shared {
     /// next one reads the table.
     pub(super) async fn give_up(&self, log: &Log, why: String) -> Trouble {
         let (pipeline, slot) = (self.pipeline.as_str(), log.sql.names().slot.as_str());
+        *lock(&log.given_up) = Some(format!("the slot {slot} was given up: {why}"));
         if log.log_only.load(Ordering::Relaxed) {
             return log_only(pipeline, slot, &why).into();
         }
-        *lock(&log.given_up) = Some(format!("the slot {slot} was given up: {why}"));
         *lock(&log.replication) = None;
         let dropped = async {
             // Whoever has lost the lease finds the slot of another relay.
@@ -48,9 +48,27 @@ impl Shared {
         SourceError::new(SourceErrorKind::Lost, message).into()
     }
 
-    /// Gives up a slot that keeps more of the server's log than it may.
-    pub(in super::super) async fn guard_wal(&self) -> Result<(), Trouble> {
+    /// Gives up a slot whose publication is another one than it was.
+    pub(super) async fn refuse_changed(
+        &self,
+        log: &Log,
+        publication: Option<String>,
+    ) -> Result<(), Trouble> {
+        let is_same = publication.as_ref() == Some(&*lock(&log.publication));
+        if is_same {
+            return Ok(());
+        }
+        Err(self.give_up(log, "the publication was changed".to_owned()).await)
+    }
+
+    /// Gives up a slot that keeps more of the server's log than it may, or does not get what is
+    /// written any more.
+    pub(in super::super) async fn guard_slot(&self) -> Result<(), Trouble> {
         let Some(log) = self.log.as_ref().filter(|log| log.has_slot()) else { return Ok(()) };
+        if log.is_streaming() {
+            let publication = log.sql.publication(&self.keeper).await?;
+            self.refuse_changed(log, publication).await?;
+        }
         let Some(slot) = log.sql.find(&self.keeper).await? else { return Ok(()) };
         let retained = slot.retained_bytes.and_then(|bytes| u64::try_from(bytes).ok());
         let Some(retained) = retained.filter(|bytes| *bytes > log.retained_bytes_max) else {
@@ -81,10 +99,6 @@ impl Shared {
         let (settler, pipeline) = (&self.settler, self.pipeline.as_str());
         let recorded = slots.get(settler, pipeline).await?;
         let slot = &slots.names().slot;
-        if recorded.log_only {
-            let why = "mode is \"poll\"";
-            return Err(log_only(pipeline, slot, why).into());
-        }
         if slots.exists(settler).await? {
             match slots.drop_slot(settler, &application_name(pipeline), &self.held).await {
                 Ok(()) => info!(pipeline, slot, "dropped the slot, which polling has no use for"),

@@ -279,10 +279,7 @@ impl LogQueries {
         &self,
         connection: &Connection,
     ) -> Result<Option<String>, Trouble> {
-        let rows = connection.query(&self.publication, &[]).await?;
-        let Some(row) = rows.first() else { return Ok(None) };
-        let (id, is_fit): (String, bool) = (row.try_get(0)?, row.try_get(1)?);
-        Ok(is_fit.then_some(id))
+        fit(&connection.query(&self.publication, &[]).await?)
     }
 
     /// Makes the publication, in place of one that is not as it should be.
@@ -292,8 +289,12 @@ impl LogQueries {
     ) -> Result<String, Trouble> {
         let made = async {
             let mut tx = connection.begin().await?;
-            tx.batch(&self.drop_publication).await?;
-            tx.batch(&self.create_publication).await?;
+            // Other pipelines of the outbox may be about to make it, too.
+            tx.query(LOCK, &[(&self.names.publication, Type::TEXT)]).await?;
+            if fit(&tx.query(&self.publication, &[]).await?)?.is_none() {
+                tx.batch(&self.drop_publication).await?;
+                tx.batch(&self.create_publication).await?;
+            }
             tx.commit().await
         };
         if let Err(trouble) = made.await {
@@ -301,8 +302,11 @@ impl LogQueries {
                 return Err(trouble);
             }
             let message = format!("the log of {} is not published", self.names.outbox);
-            let error = SourceError::new(SourceErrorKind::Misconfigured, message)
-                .with_hint(format!("let the owner of the table run {}", self.create_publication));
+            let error =
+                SourceError::new(SourceErrorKind::Misconfigured, message).with_hint(format!(
+                    "let the owner of the table run {}; {}",
+                    self.drop_publication, self.create_publication
+                ));
             return Err(error.into());
         }
         self.publication(connection).await?.ok_or_else(|| {
@@ -327,6 +331,22 @@ impl LogQueries {
         let message = format!("the log of the server cannot be read: wal_level is {level}");
         Err(SourceError::new(SourceErrorKind::Misconfigured, message)
             .with_hint("set wal_level = logical and restart the server; or write mode = \"poll\"")
+            .into())
+    }
+
+    /// Refuses a server whose commits would wait for a pipeline, which waits for its own.
+    pub(in super::super) async fn refuse_standbys(
+        &self,
+        connection: &Connection,
+    ) -> Result<(), Trouble> {
+        let sql = "SELECT current_setting('synchronous_standby_names') LIKE '%*%'";
+        if !is_so(&connection.query(sql, &[]).await?)? {
+            return Ok(());
+        }
+        let message = "synchronous_standby_names has a *, so that commits would wait for the \
+                       pipeline to read them, and the pipeline for its own commits";
+        Err(SourceError::new(SourceErrorKind::Misconfigured, message)
+            .with_hint("name the standbys in synchronous_standby_names; or write mode = \"poll\"")
             .into())
     }
 
@@ -400,6 +420,16 @@ impl LogQueries {
         }
     }
 }
+
+/// Of a publication, which one it is, if it is as it should be.
+fn fit(rows: &[Row]) -> Result<Option<String>, Trouble> {
+    let Some(row) = rows.first() else { return Ok(None) };
+    let (id, is_fit): (String, bool) = (row.try_get(0)?, row.try_get(1)?);
+    Ok(is_fit.then_some(id))
+}
+
+/// `$1` name: nobody else makes what has this name until the transaction ends.
+const LOCK: &str = "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))";
 
 /// A slot as the server has it.
 #[derive(Clone, Debug, PartialEq, Eq)]

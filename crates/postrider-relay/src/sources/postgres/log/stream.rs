@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,10 +11,10 @@ use postrider_replication::{Batch, Flow, Frame, Lsn, PgOutput, Replication};
 use tokio::time::timeout;
 use tracing::{debug, warn};
 
-use super::Log;
 use super::rows::{LogRow, Logged, Mapping, PREFIX};
 use super::slot::{self, cannot};
 use super::tail::Torn;
+use super::{Log, log_only};
 use crate::source::{Record, SourceError, SourceErrorKind};
 use crate::sources::postgres::error::Trouble;
 use crate::sources::postgres::window::Origin;
@@ -105,8 +106,21 @@ impl Shared {
             }
         };
         let taken = match self.items(log, batch) {
-            Ok(items) => self.take_items(log, items),
+            Ok(items) => match self.note_messages(log, &items).await {
+                Ok(()) => self.take_items(log, items),
+                Err(trouble) => Err(trouble),
+            },
             Err(Unfit::Malformed(error)) => Err(error.into()),
+            Err(Unfit::Changed(column)) if log.log_only.load(Ordering::Relaxed) => {
+                let (pipeline, slot) = (&self.pipeline, &log.sql.names().slot);
+                let why = format!("{column} was changed in the table");
+                let error = log_only(pipeline, slot, &why).with_hint(format!(
+                    "start the relay again, which reads the table anew; if this stays, the log has \
+                     rows of before: publish what is missing again, and let go of the rest: \
+                     postrider slot drop {pipeline}"
+                ));
+                Err(error.into())
+            }
             Err(Unfit::Changed(column)) => {
                 let why = format!("the log has rows of before {column} was changed in the table");
                 Err(self.give_up(log, why).await)
@@ -201,6 +215,17 @@ impl Shared {
             }
         }
         Ok(items)
+    }
+
+    /// Writes down that there are events which only the log has, before the first of them is
+    /// handed out.
+    async fn note_messages(&self, log: &Log, items: &[Item]) -> Result<(), Trouble> {
+        let is_message = |item: &Item| matches!(item, Item::Row(row) if row.xid.is_none());
+        if !log.log_only.load(Ordering::Relaxed) && items.iter().any(is_message) {
+            log.sql.put_log_only(&self.reader, &self.pipeline).await?;
+            log.log_only.store(true, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     fn item(&self, row: &LogRow, sent_at_us: i64) -> Result<Item, Unfit> {
