@@ -173,6 +173,27 @@ async fn a_publication_is_healed_while_it_is_read() {
     }
 }
 
+/// F33: what is behind a gap in the log does not arrive before what is in the gap.
+#[tokio::test]
+async fn a_gap_in_the_publication_reorders_nothing() {
+    for (what, steps) in TO_PUBLICATIONS {
+        println!("{what}:");
+        let bank = Bank::fresh().await;
+        let spec = SourceSpec { lease: Duration::from_secs(3), ..cdc(bank.url()) };
+        let line = Line::start_with(&bank, spec).await;
+        bank.change_often(1, 5).await;
+        bank.check(&line.target, 0).await;
+        let [first, second] = [named(&bank, steps[0]).await, named(&bank, steps[1]).await];
+        for step in [first, second] {
+            // The relay may have made it anew in between.
+            let _ = bank.connect().await.batch_execute(&step).await;
+            bank.change_often(1, 1).await;
+        }
+        bank.check(&line.target, 0).await;
+        line.finish().await;
+    }
+}
+
 /// F33: a gap in the log is noticed even if nothing comes that would be settled.
 #[tokio::test]
 async fn a_publication_is_healed_while_nothing_is_written() {

@@ -60,6 +60,9 @@ enum Item {
     Other(Option<u64>),
     Commit(Lsn),
     Idle(Lsn),
+    /// What the table is like. It comes before the first row, and again before the first one after
+    /// the table or its publication was changed.
+    Table,
 }
 
 impl Shared {
@@ -106,7 +109,7 @@ impl Shared {
             }
         };
         let taken = match self.items(log, batch) {
-            Ok(items) => match self.note_messages(log, &items).await {
+            Ok(items) => match self.check_items(log, &items).await {
                 Ok(()) => self.take_items(log, items),
                 Err(trouble) => Err(trouble),
             },
@@ -200,6 +203,7 @@ impl Shared {
                 Message::Relation(relation) => {
                     let mapping = Mapping::new(&log.table, &relation).map_err(Unfit::Changed)?;
                     mappings.insert(relation.oid, mapping);
+                    items.push(Item::Table);
                 }
                 Message::Insert { relation, new, .. } => {
                     let mapping = mappings.get(&relation).ok_or(Unfit::Changed("the table"))?;
@@ -217,9 +221,14 @@ impl Shared {
         Ok(items)
     }
 
-    /// Writes down that there are events which only the log has, before the first of them is
-    /// handed out.
-    async fn note_messages(&self, log: &Log, items: &[Item]) -> Result<(), Trouble> {
+    /// What has to be known, or written down, before events are handed out.
+    async fn check_items(&self, log: &Log, items: &[Item]) -> Result<(), Trouble> {
+        if items.iter().any(|item| matches!(item, Item::Table)) {
+            // Rows may be missing that are earlier than those which follow.
+            let publication = log.sql.publication(&self.reader).await?;
+            self.refuse_changed(log, publication).await?;
+        }
+        // There are events that only the log has.
         let is_message = |item: &Item| matches!(item, Item::Row(row) if row.xid.is_none());
         if !log.log_only.load(Ordering::Relaxed) && items.iter().any(is_message) {
             log.sql.put_log_only(&self.reader, &self.pipeline).await?;
@@ -274,6 +283,7 @@ impl Shared {
                 }
                 (Item::Commit(end), _) => tail.commit(end),
                 (Item::Idle(wal_end), _) => tail.idle(wal_end),
+                (Item::Table, _) => {}
             }
         }
         Ok(records)
