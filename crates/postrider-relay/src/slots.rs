@@ -19,9 +19,12 @@ pub trait Slots: Send + Sync {
     async fn show(&self) -> Result<Vec<PipelineSlot>, SourceError>;
 
     /// Makes a slot for a pipeline: the next relay that reads the log goes on with it, so that
-    /// events which only the log has are kept from now on. One that can be relied on stays as it
-    /// is. Waits for transactions that are open.
+    /// events which only the log has are kept from now on, and it is never given up. One that can
+    /// be relied on stays as it is. Waits for transactions that are open.
     async fn create(&self, pipeline: &str, shutdown: &Shutdown) -> Result<Created, SourceError>;
+
+    /// Fails while a relay runs the pipeline: then its slot is neither made nor dropped.
+    async fn refuse_in_use(&self, pipeline: &str) -> Result<(), SourceError>;
 
     /// Drops the slot of a pipeline, and forgets where it was in the log. What only the log had
     /// and was not delivered is gone; the rest is read from the table by the next relay.
@@ -81,7 +84,7 @@ pub struct SlotStatus {
     pub safe_bytes: Option<u64>,
     /// How far it is behind the end of the log, in bytes.
     pub lag_bytes: Option<u64>,
-    /// The pipeline has had events that are in no table: without its slot it refuses to go on.
+    /// The pipeline may have had events that are in no table: without its slot it refuses to go on.
     pub log_only: bool,
 }
 

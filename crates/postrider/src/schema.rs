@@ -1,8 +1,8 @@
 //! The tables: their names, and the migrations that make them.
 //!
 //! An outbox is one table with side tables named after it (`outbox_failures`,
-//! `outbox_checkpoints` and, in PostgreSQL, `outbox_leases` and `outbox_claims`). Each change of
-//! them is a numbered [`Migration`]; which of them a database has is written down in its table
+//! `outbox_checkpoints` and, in PostgreSQL, `outbox_leases`, `outbox_claims` and
+//! `outbox_messages`). Each change of them is a numbered [`Migration`]; which of them a database has is written down in its table
 //! `postrider_migrations`.
 
 #[cfg(any(feature = "rusqlite", feature = "tokio-postgres"))]
@@ -83,6 +83,11 @@ impl TableName {
     /// The side table of rows that a relay has claimed.
     pub fn claims(&self) -> TableName {
         self.with_suffix("_claims")
+    }
+
+    /// The side table that says whether there are events that only the log has.
+    pub fn messages(&self) -> TableName {
+        self.with_suffix("_messages")
     }
 
     /// The function that writes an event to the log alone.

@@ -40,13 +40,16 @@ pub(super) fn read(section: Section<'_>) -> Read {
     let name = read_name(&section);
     let shown = name.as_ref().map_or("?", |name| name.value.as_str()).to_owned();
     let modes = [("poll", Mode::Poll), ("cdc", Mode::Cdc)];
-    let mode = section.choice("mode", &modes).unwrap_or_default();
+    let chosen = section.choice("mode", &modes);
+    let mode = chosen.unwrap_or_default();
     let progress = section.choice("progress", &Progress::ALL.map(|p| (p.as_str(), p)));
     // The log has but one way.
     let instead = if mode == Mode::Cdc { Progress::Cursor } else { Progress::default() };
     let progress = progress.unwrap_or(instead);
     let max_retained_wal = section.size("max_retained_wal", WAL_BYTES_MIN..=WAL_BYTES_MAX);
-    if max_retained_wal.is_some() && mode == Mode::Poll {
+    // Of a mode that is misspelt it is not known.
+    let is_polled = mode == Mode::Poll && (chosen.is_some() || !section.has("mode"));
+    if max_retained_wal.is_some() && is_polled {
         let what = "`max_retained_wal` is for mode \"cdc\": polling keeps nothing of the log";
         section.report.add(&section.origin_of("max_retained_wal"), what, "remove it");
     }

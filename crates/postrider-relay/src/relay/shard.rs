@@ -130,7 +130,7 @@ where
             }
             // At a stop it is the end: what could not be settled will be published again.
             Err(PipelineError::LeaseLost(error)) if !shutdown.is_requested() => {
-                warn!(pipeline, error = error.details(), "the lease was lost; standing by");
+                warn!(pipeline, error = error.details(), "the pipeline starts anew");
                 backoff(CONNECT_PAUSES.0, CONNECT_PAUSES.0, 0, random_jitter())
             }
             Err(error) => return Err(error.into()),

@@ -11,7 +11,7 @@ use postrider_testkit::chaos::{Bank, Running, cdc, until};
 use postrider_testkit::suites::sink::Behaviour;
 use tokio::time::sleep;
 
-use crate::{Line, Reader, drop_slot, events, stubborn};
+use crate::{Line, Reader, drop_slot, events, options, slot_name, stubborn, write_elsewhere};
 
 /// How `change` publishes.
 #[derive(Clone, Copy, Debug)]
@@ -121,6 +121,57 @@ async fn they_are_released_and_come_again() {
         assert_eq!(events(&again), [all[0], all[1], all[3], all[4]]);
         reader.deliver(&again).await;
     }
+}
+
+/// G-01, G-10: a message that nobody has read yet is not lost with a slot that the relay itself
+/// lets go of, and is missed with one that others have dropped.
+#[tokio::test]
+async fn a_message_that_was_not_read_yet_keeps_its_slot() {
+    let bank = Way::Message.bank().await;
+    let line = Line::start(&bank).await;
+    let Line { target, spec, relay, .. } = line;
+    relay.stop().await;
+    assert_eq!(bank.number(IS_LOG_ONLY).await, 0);
+    let events = bank.change_often(1, 1).await;
+    let polled = SourceSpec { mode: Mode::Poll, ..spec.clone() };
+    let error = Reader::connect(&polled).await.err().expect("its slot would be dropped");
+    assert_eq!(error.kind, SourceErrorKind::Unsafe, "{}", error.details());
+    let relay = Running::start_lasting(&spec, &target, options()).await;
+    target.until_arrived(&events).await;
+    relay.stop().await;
+    // Another one, behind a slot that somebody drops.
+    let bank = Way::Message.bank().await;
+    let Line { spec, relay, .. } = Line::start(&bank).await;
+    relay.stop().await;
+    bank.change_often(1, 1).await;
+    drop_slot(&bank).await;
+    let error = Reader::connect(&spec).await.err().expect("it cannot be healed");
+    assert_eq!(error.kind, SourceErrorKind::Unsafe, "{}", error.details());
+}
+
+/// G-01: nor if the slot keeps too much.
+#[tokio::test]
+async fn a_message_behind_a_sink_that_is_away_keeps_its_slot() {
+    let bank = Bank::fresh().await;
+    let spec =
+        SourceSpec { lease: Duration::from_secs(3), max_retained_wal: 16 << 20, ..cdc(bank.url()) };
+    let line = Line::start_with(&bank, spec).await;
+    line.target.behave(Behaviour::Away).await;
+    let slot = slot_name(&bank).await;
+    let mut events = bank.change_often(1, 100).await;
+    bank.run(
+        "DO $do$ BEGIN EXECUTE replace(pg_get_functiondef('change'::regproc),
+        'outbox_publish(', 'outbox_publish_message('); END $do$",
+    )
+    .await;
+    events.extend(bank.change_often(1, 1).await);
+    let client = bank.connect().await;
+    write_elsewhere(&client, 40).await;
+    // The slot is looked after every second.
+    sleep(Duration::from_secs(4)).await;
+    assert_eq!(slot_name(&bank).await, slot);
+    line.target.behave(Behaviour::Well).await;
+    line.target.until_arrived(&events).await;
 }
 
 /// G-10, F33: what is lost with a slot cannot be found, so nobody goes on as if nothing had been.

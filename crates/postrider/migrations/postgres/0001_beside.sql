@@ -84,3 +84,8 @@ CREATE TABLE {outbox_claims} (
 );
 CREATE INDEX {outbox_claims_lease} ON {outbox_claims} (pipeline, shard);
 
+-- Has a row once an event was written to the log alone: from then on no slot is given up.
+CREATE TABLE {outbox_messages} (
+    since timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+

@@ -20,6 +20,7 @@ GRANT INSERT (id, aggregate_type, aggregate_id, event_type, event_version, paylo
     headers, topic, occurred_at, deliver_after), SELECT (id) ON {outbox} TO {writer};
 GRANT INSERT (consumer, event_id) ON inbox TO {writer};
 -- Events that are messages in the log have numbers of the same sequence.
+GRANT SELECT, INSERT ON {outbox_messages} TO {writer};
 DO $$
 DECLARE
     numbers text := pg_get_serial_sequence(quote_ident({'outbox'}), 'seq');
@@ -36,11 +37,11 @@ GRANT SELECT, UPDATE (published_at, xid), DELETE ON {outbox} TO {relay};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {outbox_failures}, {outbox_checkpoints}, {outbox_leases},
     {outbox_claims} TO {relay};
 GRANT SELECT, DELETE ON inbox TO {relay};
-GRANT SELECT ON postrider_migrations TO {relay};
+GRANT SELECT ON {outbox_messages}, postrider_migrations TO {relay};
 
 -- The reader looks.
 GRANT SELECT ON {outbox}, {outbox_failures}, {outbox_checkpoints}, {outbox_leases},
-    {outbox_claims}, inbox, postrider_migrations TO {reader};
+    {outbox_claims}, {outbox_messages}, inbox, postrider_migrations TO {reader};
 
 -- The functions, as far as there are any.
 DO $$

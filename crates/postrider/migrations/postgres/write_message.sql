@@ -8,6 +8,10 @@
             USING ERRCODE = 'object_not_in_prerequisite_state',
                 HINT = 'Run a relay with mode = "cdc", and wait until it reads the log.';
     END IF;
+    -- Nobody waits for whoever is first: there may be several.
+    IF NOT EXISTS (SELECT FROM {outbox_messages}) THEN
+        INSERT INTO {outbox_messages} DEFAULT VALUES;
+    END IF;
     PERFORM pg_logical_emit_message(true, 'postrider', convert_to(jsonb_build_object(
         'outbox', format('%I.%I', current_schema(), {'outbox'}),
         'seq', nextval(pg_get_serial_sequence(quote_ident({'outbox'}), 'seq')),

@@ -49,8 +49,9 @@ pub(crate) async fn run(args: &DropArgs, output: Output) -> Result<(), CliError>
     if !args.yes {
         let shown = slots.show().await?;
         if shown.iter().any(|shown| shown.pipeline == pipeline && shown.slot.log_only) {
+            slots.refuse_in_use(&pipeline).await?;
             let question = format!(
-                "pipeline {pipeline:?} has had events that are in no table: those not delivered \
+                "pipeline {pipeline:?} may have had events that are in no table: those not delivered \
                  yet are lost with its slot. drop it?"
             );
             let instead = "let a relay deliver them first, or publish them again; then add --yes";

@@ -59,7 +59,7 @@ pub(super) struct CheckpointQueries {
     /// `$1` pipeline, `$2` shard, `$3` shards, `$4` progress, then base, tick, position, seen,
     /// beyond, cluster: makes or changes a checkpoint.
     put: String,
-    /// `$1` pipeline: whether it has had events that only the log has.
+    /// `$1` pipeline: whether there may be events that only its slot has.
     log_only: String,
     /// `$1` pipeline, `$2` shards: forgets the shards that there are no more.
     drop_shards: String,
@@ -88,7 +88,7 @@ impl CheckpointQueries {
     pub(super) fn new(table: &Table, outbox: &TableName, shard: Shard, origin: &Origin) -> Self {
         let (name, seq) = (table.quoted(), table.select("o", "seq"));
         let checkpoints = outbox.checkpoints().quoted();
-        let leases = outbox.leases().quoted();
+        let (leases, messages) = (outbox.leases().quoted(), outbox.messages().quoted());
         let xid = table.select("o", "xid");
         let (unpublished, done) = match table.has("published_at") {
             true => {
@@ -131,7 +131,8 @@ impl CheckpointQueries {
                    seen = excluded.seen, beyond = excluded.beyond, crashes = 0"
             ),
             log_only: format!(
-                "SELECT EXISTS (SELECT FROM {checkpoints} WHERE pipeline = $1 AND log_only)"
+                "SELECT EXISTS (SELECT FROM {checkpoints} WHERE pipeline = $1
+                   AND (log_only OR lsn IS NOT NULL AND EXISTS (SELECT FROM {messages})))"
             ),
             drop_shards: format!("DELETE FROM {checkpoints} WHERE pipeline = $1 AND shard >= $2"),
             get: format!("{positions} AND shard = $2"),
@@ -183,7 +184,7 @@ impl CheckpointQueries {
         }
     }
 
-    /// Whether a pipeline has had events that only the log has.
+    /// Whether there may be events that only a pipeline's slot has.
     pub(super) async fn is_log_only(
         &self,
         tx: &mut Transaction<'_>,

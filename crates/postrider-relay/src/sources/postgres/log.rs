@@ -13,7 +13,7 @@
 //!   checkpoint says, and the publication is the one that it was. The checkpoint is always written
 //!   before a position is confirmed.
 //! - **A slot that is lost** ends the run; the next one reads the table. Events that only the log
-//!   has cannot be found there: a pipeline that has met one refuses to go on without its slot.
+//!   has cannot be found there: a pipeline that may have one refuses to go on without its slot.
 //! - **The stream** is begun anew after trouble with the connection, where it was left.
 //!
 //! What was read and how far it is settled is in [`Tail`].
@@ -45,7 +45,7 @@ use super::{Location, Shared, lock};
 use crate::slots::SlotState;
 use crate::source::{SourceError, SourceErrorKind};
 
-pub(super) use self::leave::log_only;
+pub(super) use self::leave::{log_only, not_polled};
 pub(super) use self::rows::Stored;
 pub(super) use self::slot::{LogQueries, Names, cannot};
 pub(super) use self::tail::{Mark, Place, Tail};

@@ -13,7 +13,7 @@ use super::connection::Connection;
 use super::error::Trouble;
 use super::frontier::Position;
 use super::lease::{self, Claimant, LeaseQueries, Taken};
-use super::log::{Log, LogOptions, LogQueries, Names, log_only};
+use super::log::{Log, LogOptions, LogQueries, Names, not_polled};
 use super::queries::{IS_UTF8, Reads, Writes};
 use super::read::Due;
 use super::row::Decoder;
@@ -63,7 +63,7 @@ pub(super) async fn open(options: PostgresOptions) -> Result<Shared, SourceError
         if let Some(slots) = &slots
             && checkpoints.is_log_only(&mut tx, &pipeline).await?
         {
-            return Err(log_only(&pipeline, &slots.names().slot, "mode is \"poll\"").into());
+            return Err(not_polled(&pipeline, &slots.names().slot).into());
         }
         checkpoints.enter(&mut tx, &pipeline, shards, progress, matching.as_deref()).await?;
         let wanted = (!side_by_side).then_some(index);

@@ -68,9 +68,16 @@ impl PostgresSlots {
         let (connection, sql) = (&self.connection, self.queries(pipeline));
         self.table.refuse_unsuitable(&self.outbox, Progress::Cursor)?;
         sql.refuse_level(connection).await?;
+        sql.refuse_standbys(connection).await?;
         slot::connect(connection.location(), &application_name(pipeline)).await?;
         let held = self.take(pipeline, Entering::Yes).await?;
-        let made = self.make_held(&sql, (pipeline, &held), shutdown).await;
+        let made = async {
+            let made = self.make_held(&sql, (pipeline, &held), shutdown).await?;
+            // Whoever does not leave this to the relay wants to write events that only the log has.
+            sql.put_log_only(connection, pipeline).await?;
+            Ok(made)
+        };
+        let made = made.await;
         self.give_back(&held).await;
         made
     }
@@ -221,6 +228,14 @@ impl Slots for PostgresSlots {
         }
         let made = self.make(pipeline, shutdown).await;
         made.map_err(|trouble| trouble.while_doing("make a slot"))
+    }
+
+    async fn refuse_in_use(&self, pipeline: &str) -> Result<(), SourceError> {
+        let taken = async {
+            self.give_back(&self.take(pipeline, Entering::No).await?).await;
+            Ok(())
+        };
+        taken.await.map_err(|trouble: Trouble| trouble.while_doing("look who runs the pipeline"))
     }
 
     async fn drop_slot(&self, pipeline: &str) -> Result<Dropped, SourceError> {

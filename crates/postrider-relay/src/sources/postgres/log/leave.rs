@@ -10,6 +10,7 @@ use tracing::{info, warn};
 use super::slot::{LogQueries, cannot};
 use super::{Log, LogPosition, application_name};
 use crate::source::{SourceError, SourceErrorKind};
+use crate::sources::postgres::connection::Connection;
 use crate::sources::postgres::error::Trouble;
 use crate::sources::postgres::{Shared, lock};
 
@@ -22,9 +23,18 @@ impl Shared {
     /// next one reads the table.
     pub(super) async fn give_up(&self, log: &Log, why: String) -> Trouble {
         let (pipeline, slot) = (self.pipeline.as_str(), log.sql.names().slot.as_str());
-        *lock(&log.given_up) = Some(format!("the slot {slot} was given up: {why}"));
-        if log.log_only.load(Ordering::Relaxed) {
+        let is_log_only = match self.is_log_only(log, &self.reader).await {
+            Ok(is_log_only) => is_log_only,
+            Err(trouble) => return trouble,
+        };
+        let message = format!("the slot {slot} was given up: {why}");
+        let was_given_up = lock(&log.given_up).replace(message.clone()).is_some();
+        if is_log_only {
             return log_only(pipeline, slot, &why).into();
+        }
+        let given_up = SourceError::new(SourceErrorKind::Lost, message);
+        if was_given_up {
+            return given_up.into();
         }
         *lock(&log.replication) = None;
         let dropped = async {
@@ -44,8 +54,21 @@ impl Shared {
             let error = trouble.while_doing("drop the slot").details();
             warn!(pipeline, slot, error, "the slot could not be dropped");
         }
-        let message = format!("the slot {slot} was given up: {why}");
-        SourceError::new(SourceErrorKind::Lost, message).into()
+        given_up.into()
+    }
+
+    /// Whether there may be events that only the slot has.
+    pub(super) async fn is_log_only(
+        &self,
+        log: &Log,
+        connection: &Connection,
+    ) -> Result<bool, Trouble> {
+        if !log.log_only.load(Ordering::Relaxed) {
+            // A message may have been written that was not read yet.
+            let recorded = log.sql.get(connection, &self.pipeline).await?;
+            log.log_only.store(recorded.log_only, Ordering::Relaxed);
+        }
+        Ok(log.log_only.load(Ordering::Relaxed))
     }
 
     /// Gives up a slot whose publication is another one than it was.
@@ -76,7 +99,7 @@ impl Shared {
         };
         let max = log.retained_bytes_max;
         let why = format!("it keeps {retained} bytes of the log, and max_retained_wal is {max}");
-        if log.log_only.load(Ordering::Relaxed) {
+        if self.is_log_only(log, &self.keeper).await? {
             warn!(
                 pipeline = self.pipeline,
                 "{why}; it cannot be given up, because there are events that only the log has"
@@ -153,10 +176,23 @@ impl Shared {
 /// Why a pipeline cannot go on without its slot.
 pub(in super::super) fn log_only(pipeline: &str, slot: &str, why: &str) -> SourceError {
     let message = format!(
-        "pipeline {pipeline:?} has had events that are in no table, and its slot {slot} cannot give \
+        "pipeline {pipeline:?} may have had events that are in no table, and its slot {slot} cannot give \
          those that are left: {why}"
     );
     SourceError::new(SourceErrorKind::Unsafe, message).with_hint(format!(
-        "publish what is missing again, and let go of the rest: postrider slot drop {pipeline}"
+        "publish what is missing again, and let go of the rest: postrider slot drop {pipeline} \
+         --yes, with --config or --from"
+    ))
+}
+
+/// Why a pipeline is not polled.
+pub(in super::super) fn not_polled(pipeline: &str, slot: &str) -> SourceError {
+    let message = format!(
+        "pipeline {pipeline:?} may have had events that are in no table, and polling cannot see those \
+         that its slot {slot} still has"
+    );
+    SourceError::new(SourceErrorKind::Unsafe, message).with_hint(format!(
+        "write no more of them, deliver what is left with mode = \"cdc\" and relay --drain, and then \
+         let go of the slot: postrider slot drop {pipeline} --yes, with --config or --from"
     ))
 }

@@ -111,7 +111,7 @@ pub(super) const WAL_FLUSHED: &str = "SELECT pg_current_wal_flush_lsn()::text";
 impl LogQueries {
     pub(in super::super) fn new(table: &Table, outbox: &TableName, names: Names) -> Self {
         let checkpoints = outbox.checkpoints().quoted();
-        let leases = outbox.leases().quoted();
+        let (leases, messages) = (outbox.leases().quoted(), outbox.messages().quoted());
         let publication = literal(&names.publication);
         let relation = literal(&names.outbox);
         let (name, seq) = (table.quoted(), table.select("o", "seq"));
@@ -141,7 +141,8 @@ impl LogQueries {
             ),
             drop_publication: format!("DROP PUBLICATION IF EXISTS {}", names.publication),
             get: format!(
-                "SELECT lsn::text, slot_snapshot::text, publication, log_only
+                "SELECT lsn::text, slot_snapshot::text, publication,
+                   log_only OR lsn IS NOT NULL AND EXISTS (SELECT FROM {messages})
                  FROM {checkpoints} WHERE {this}"
             ),
             // A takeover waits until it is written, or has changed the epoch before.
@@ -584,7 +585,7 @@ pub(in super::super) fn cannot(doing: &str, error: postrider_replication::Error)
     let (kind, hint) = match (&error, code) {
         (_, Some("42501")) => (
             Misconfigured,
-            Some("run ALTER ROLE … REPLICATION for the relay's role; or write mode = \"poll\""),
+            Some("let ALTER ROLE give the relay's role REPLICATION; or write mode = \"poll\""),
         ),
         (_, Some("53400")) => (
             Unavailable,

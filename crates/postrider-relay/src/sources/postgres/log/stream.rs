@@ -102,7 +102,7 @@ impl Shared {
             Err(error) => {
                 *lock(&log.replication) = None;
                 if slot::is_of_slot(&error) {
-                    let why = format!("the server has given the slot up ({error})");
+                    let why = format!("it cannot be read any more ({error})");
                     return Err(self.give_up(log, why).await);
                 }
                 return Err(passing(cannot("read the log", error)));

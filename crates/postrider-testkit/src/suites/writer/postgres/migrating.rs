@@ -47,7 +47,7 @@ async fn each_outbox_has_tables_of_its_own_and_all_share_the_inbox(schema: Schem
     let mut client = migrated(&schema, Layout::Plain).await;
     let odd = odd_name();
     migrate(&mut client, &odd, Some(Layout::Plain)).await.expect("a second outbox can be made");
-    let side = ["", "_checkpoints", "_claims", "_failures", "_leases"];
+    let side = ["", "_checkpoints", "_claims", "_failures", "_leases", "_messages"];
     let mut expected: Vec<String> = side.map(|suffix| format!("outbox{suffix}")).into();
     expected.extend(side.map(|suffix| format!("{odd}{suffix}")));
     expected.extend(["inbox".to_owned(), "postrider_migrations".to_owned()]);
@@ -138,6 +138,7 @@ async fn an_existing_table_stays_as_it_is(schema: Schema) {
         "events_claims",
         "events_failures",
         "events_leases",
+        "events_messages",
         "inbox",
         "postrider_migrations",
     ];

@@ -138,6 +138,7 @@ async fn a_relay_has_what_relaying_needs(schema: Schema) {
         "DELETE FROM outbox_claims",
         "DELETE FROM outbox",
         "DELETE FROM inbox WHERE processed_at < now()",
+        "SELECT * FROM outbox_messages",
         "SELECT * FROM postrider_migrations",
         "SELECT system_identifier FROM pg_control_system()",
         "SELECT pg_walfile_name(pg_current_wal_lsn())",
@@ -168,6 +169,7 @@ async fn a_reader_reads_and_nothing_else(schema: Schema) {
         "outbox_checkpoints",
         "outbox_leases",
         "outbox_claims",
+        "outbox_messages",
         "inbox",
         "postrider_migrations",
     ] {
