@@ -4,13 +4,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use postrider_relay::source::SourceErrorKind;
 use postrider_relay::sources::SourceSpec;
 use postrider_testkit::chaos::{Bank, cdc, until};
 use postrider_testkit::servers::postgres::{Options, Server};
 use postrider_testkit::suites::sink::Behaviour;
 use tokio::time::sleep;
 
-use crate::{Line, Reader, SLOTS, slot_name, stubborn, until_streaming, write_elsewhere};
+use crate::{Line, Reader, SLOTS, again, slot_name, stubborn, until_streaming, write_elsewhere};
 
 /// What somebody does, in two steps. `{slot}` and `{publication}` stand for their names.
 type Harm = (&'static str, [&'static str; 2]);
@@ -209,6 +210,34 @@ async fn a_publication_is_healed_while_nothing_is_written() {
         bank.check(&line.target, 0).await;
         line.finish().await;
     }
+}
+
+/// An operator may make it while the relay does: that is waited out.
+#[tokio::test]
+async fn a_publication_that_somebody_makes_is_waited_for() {
+    let bank = Bank::fresh().await;
+    let line = Line::start(&bank).await;
+    let (_, [drop_it, make_it]) = TO_PUBLICATIONS[1];
+    let [drop_it, make_it] = [named(&bank, drop_it).await, named(&bank, make_it).await];
+    let Line { target, spec, relay, .. } = line;
+    relay.stop().await;
+    bank.run(&drop_it).await;
+    let somebody = bank.connect().await;
+    somebody.batch_execute(&format!("BEGIN; {make_it}")).await.unwrap();
+    let connecting = tokio::spawn({
+        let spec = spec.clone();
+        async move { Reader::connect(&spec).await.err() }
+    });
+    let waits = "SELECT count(*) FROM pg_stat_activity
+         WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    until("the relay waits", || async { bank.number(waits).await == 1 }).await;
+    somebody.batch_execute("COMMIT").await.unwrap();
+    let error = connecting.await.unwrap().expect("it was there before");
+    assert_eq!(error.kind, SourceErrorKind::Unavailable, "{}", error.details());
+    let relay = again(&bank, &spec, &target).await;
+    bank.change_often(1, 5).await;
+    bank.check(&target, 0).await;
+    relay.stop().await;
 }
 
 /// Two pipelines may find at the same time that there is no publication.

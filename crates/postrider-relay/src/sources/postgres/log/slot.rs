@@ -299,10 +299,22 @@ impl LogQueries {
             tx.commit().await
         };
         if let Err(trouble) = made.await {
+            let message = format!("the log of {} is not published", self.names.outbox);
+            // Somebody else makes it this very moment, or drops it.
+            let changes = [
+                SqlState::DUPLICATE_OBJECT,
+                SqlState::INTERNAL_ERROR,
+                SqlState::UNDEFINED_OBJECT,
+                SqlState::UNIQUE_VIOLATION,
+            ];
+            if changes.iter().any(|code| trouble.is(code)) {
+                let cause = trouble.while_doing("publish it");
+                let error = SourceError::new(SourceErrorKind::Unavailable, message);
+                return Err(error.with_source(cause).into());
+            }
             if !trouble.is(&SqlState::INSUFFICIENT_PRIVILEGE) {
                 return Err(trouble);
             }
-            let message = format!("the log of {} is not published", self.names.outbox);
             let error =
                 SourceError::new(SourceErrorKind::Misconfigured, message).with_hint(format!(
                     "let the owner of the table run {}; {}",
