@@ -61,7 +61,7 @@ use super::room::Room;
 use crate::hint::Hint;
 use crate::source::{
     BatchLimit, Record, Resume, Settled, Settlement, Source, SourceCapabilities, SourceError,
-    SourceErrorKind,
+    SourceErrorKind, Verdict,
 };
 
 pub use self::admin::SqliteAdmin;
@@ -96,6 +96,8 @@ pub struct SqliteSource {
 struct Reader {
     asked: Option<oneshot::Receiver<Result<Batch, SourceError>>>,
     kept: VecDeque<Record>,
+    /// Rows to give back before anything else is read.
+    unwanted: Vec<Settlement>,
 }
 
 impl SqliteSource {
@@ -144,6 +146,30 @@ impl SqliteSource {
         Ok(answered)
     }
 
+    /// Gives back rows that were set aside and are not among the first so many: they stand behind
+    /// others of their key, which may fail once more. When it is their turn they are found again.
+    async fn give_back(&self, reader: &mut Reader, fits: usize) -> Result<(), SourceError> {
+        let Reader { kept, unwanted, .. } = reader;
+        let mut index = 0;
+        kept.retain(|record| {
+            let is_kept = index < fits || !record.returned;
+            index += 1;
+            if !is_kept {
+                unwanted.push(Settlement { handle: record.handle, verdict: Verdict::Released });
+            }
+            is_kept
+        });
+        if unwanted.is_empty() {
+            return Ok(());
+        }
+        let commands = self.commands.as_ref().ok_or_else(worker_ended)?;
+        let permit = commands.reserve().await.map_err(|_| worker_ended())?;
+        // What is asked for after it is answered after it.
+        let (answer, _) = oneshot::channel();
+        permit.send(Command::Settle(std::mem::take(unwanted), answer));
+        Ok(())
+    }
+
     /// One answer of the thread, whether it was asked just now or by a call that was given up.
     async fn read(&self, reader: &mut Reader, limit: BatchLimit) -> Result<Batch, SourceError> {
         let asked = match &mut reader.asked {
@@ -172,7 +198,9 @@ impl Source for SqliteSource {
         let mut pause = PAUSE_MIN;
         loop {
             if !reader.kept.is_empty() {
-                return Ok(take(&mut reader.kept, limit));
+                let fits = fitting(&reader.kept, limit);
+                self.give_back(&mut reader, fits).await?;
+                return Ok(reader.kept.drain(..fits).collect());
             }
             // What is committed and hinted at while this read goes on, the next one finds.
             let hinted = self.hint.given();
@@ -227,11 +255,10 @@ impl Drop for SqliteSource {
     }
 }
 
-/// Takes as many records as the limit allows.
-fn take(kept: &mut VecDeque<Record>, limit: BatchLimit) -> Vec<Record> {
+/// How many of the first records the limit allows.
+fn fitting(kept: &VecDeque<Record>, limit: BatchLimit) -> usize {
     let mut room = Room::new(limit);
-    let fits = kept.iter().take_while(|record| room.take(record.size_bytes())).count();
-    kept.drain(..fits).collect()
+    kept.iter().take_while(|record| room.take(record.size_bytes())).count()
 }
 
 fn open_worker(options: SqliteOptions) -> Result<Worker, SourceError> {

@@ -17,7 +17,7 @@ use super::queries::{FEW_ROWS, IN_ORDER, column};
 use super::row::Decoded;
 use super::snapshot::{NotASnapshot, Snapshot};
 use super::window::{Origin, Window};
-use super::{FEW, Looked, Shared, Way, lock, take};
+use super::{FEW, Found, Looked, Shared, Way, lock, take};
 use crate::source::{BatchLimit, Record, SourceError, SourceErrorKind};
 use crate::sources::Progress;
 
@@ -109,9 +109,16 @@ impl Shared {
     /// Records that were read and not handed out yet.
     pub(super) fn take_kept(&self, limit: BatchLimit) -> Option<Vec<Record>> {
         let mut window = self.window();
-        let kept = &mut lock(&self.found).kept;
+        let Found { kept, due, .. } = &mut *lock(&self.found);
         window.take_back(kept);
-        (!kept.is_empty()).then(|| take(kept, limit))
+        if kept.is_empty() {
+            return None;
+        }
+        let records = take(kept, limit);
+        if !self.claims() && window.forget_returned(kept) {
+            *due = Due::default();
+        }
+        Some(records)
     }
 
     /// Whether everything that was read is handed out, and there is more to read at once, or to

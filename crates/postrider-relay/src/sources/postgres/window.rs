@@ -165,6 +165,22 @@ impl Window {
         });
     }
 
+    /// Forgets rows that were set aside and are not handed out now: they stand behind others of
+    /// their key, which may fail once more. When it is their turn they are found again. Answers
+    /// whether there were any.
+    pub(super) fn forget_returned(&mut self, kept: &mut VecDeque<Record>) -> bool {
+        let before = kept.len();
+        kept.retain(|record| {
+            if record.returned
+                && let Some(row) = self.under_way.remove(&record.handle.0)
+            {
+                self.set_aside.remove(&row.seq);
+            }
+            !record.returned
+        });
+        kept.len() < before
+    }
+
     /// Hands out what was given back of the log.
     pub(super) fn hand_out_again(&mut self, rows: usize, bytes: usize) -> Vec<Record> {
         let mut records = Vec::new();

@@ -8,13 +8,14 @@ use super::reader::{Reader, deferred, parked};
 use super::{OutboxCapabilities, Subject};
 use crate::case;
 use crate::suites::Case;
-use crate::suites::numbered::{numbers, spread};
+use crate::suites::numbered::{events, numbers, spread};
 use crate::suites::waiting::{turns, until};
 
 pub(super) fn cases() -> Vec<Case<Subject, OutboxCapabilities>> {
     vec![
         case!(a_read_that_is_given_up_loses_and_reorders_nothing),
         case!(a_read_that_is_given_up_keeps_to_the_next_limit),
+        case!(a_read_that_is_given_up_lets_nothing_overtake),
         case!(a_settlement_that_is_given_up_happened_or_not),
     ]
 }
@@ -71,6 +72,35 @@ async fn a_read_that_is_given_up_keeps_to_the_next_limit(outbox: Subject) {
         found.extend(numbers(&batch));
     }
     assert_eq!(found, (1..=20).collect::<Vec<_>>());
+}
+
+/// G-03: what was found for a large read, and is beyond a small one, stays behind what fails.
+async fn a_read_that_is_given_up_lets_nothing_overtake(outbox: Subject) {
+    for patience in 0..20 {
+        let (key, first) = (format!("key {patience}"), patience * 10 + 1);
+        outbox.write(&events(&key, first..first + 6)).await;
+        let reader = Reader::start(&*outbox).await;
+        let set_aside = async |read: &[Record], delay| {
+            let mut verdicts = vec![Verdict::Queued; read.len()];
+            verdicts[0] = deferred(delay, 1);
+            let settlements: Vec<_> = read
+                .iter()
+                .zip(verdicts)
+                .map(|(record, verdict)| Settlement { handle: record.handle, verdict })
+                .collect();
+            reader.source.settle(&settlements).await.expect("it can be settled");
+        };
+        set_aside(&reader.read(6).await, Duration::ZERO).await;
+        let large = BatchLimit { events: 20, bytes: usize::MAX, wait: Duration::from_secs(5) };
+        let mut read = impatient(&*reader.source, large, patience as usize).await;
+        if read.is_empty() {
+            read = reader.batch(2, Duration::from_secs(5)).await;
+        }
+        assert_eq!(numbers(&read)[0], first);
+        set_aside(&read, Duration::from_secs(3600)).await;
+        reader.expect_nothing("the first one is not due").await;
+        reader.close().await;
+    }
 }
 
 /// G-01: whichever it was, the event is in one place.
