@@ -2,8 +2,8 @@
 //!
 //! An outbox is one table with side tables named after it (`outbox_failures`,
 //! `outbox_checkpoints` and, in PostgreSQL, `outbox_leases`, `outbox_claims` and
-//! `outbox_messages`). Each change of them is a numbered [`Migration`]; which of them a database has is written down in its table
-//! `postrider_migrations`.
+//! `outbox_messages`). Each change of them is a numbered [`Migration`]; which of them a database
+//! has is written down in its table `postrider_migrations`.
 
 #[cfg(any(feature = "rusqlite", feature = "tokio-postgres"))]
 mod comparison;

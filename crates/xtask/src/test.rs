@@ -21,7 +21,8 @@ const WHOLE: [&str; 4] = [
     "clippy --package postrider-cli --no-default-features --features demo -- -D warnings",
 ];
 
-/// What runs against other versions of PostgreSQL, too.
+/// What runs against other versions of PostgreSQL, too. A case that starts a server of its own starts
+/// Debian's there as well.
 const OTHER_VERSIONS: [&str; 2] = [
     "test --workspace --all-features --test sources -- postgres_cdc",
     "test --workspace --all-features --test postgres_log -- contents log_only modes outboxes slots \

@@ -361,6 +361,10 @@ fn the_log_is_read_by_a_cursor() {
             "  fix: remove it",
         ],
     );
+    // Whoever misspells the mode is not told to remove what goes with it.
+    let misspelt = text.replace("sink =", "mode = \"cdx\"\nmax_retained_wal = \"1GiB\"\nsink =");
+    let problems = Config::parse(&misspelt, "p.toml", &Environment::default()).unwrap_err();
+    assert!(!format!("{problems:?}").contains("max_retained_wal"), "{problems:?}");
 }
 
 #[test]

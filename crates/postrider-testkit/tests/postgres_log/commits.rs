@@ -1,9 +1,13 @@
 //! Commits that come late, in two phases, or that wait for a replica.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use postrider::schema::TableName;
+use postrider_relay::shutdown::shutdown;
 use postrider_relay::source::SourceErrorKind;
+use postrider_relay::sources::connect_slots;
 use postrider_testkit::chaos::{Bank, Running, Target, cdc, until};
 use postrider_testkit::servers::postgres::{Options, Server};
 use tokio::time::sleep;
@@ -151,7 +155,12 @@ async fn a_server_that_waits_for_everybody_is_refused() {
     let is_set = "SELECT count(*) FROM pg_settings
          WHERE name = 'synchronous_standby_names' AND setting LIKE '%*%'";
     until("it is set", || async { bank.number(is_set).await == 1 }).await;
-    let error = cdc(bank.url()).connect().await.err().expect("it is refused");
-    assert_eq!(error.kind, SourceErrorKind::Misconfigured, "{}", error.details());
-    assert!(error.details().contains("name the standbys"), "{}", error.details());
+    let read = cdc(bank.url()).connect().await.err().expect("it is refused");
+    let slots = connect_slots(bank.url(), &TableName::default(), &BTreeMap::new()).await.unwrap();
+    let (_stop, stopped) = shutdown();
+    let made = slots.create("default", &stopped).await.expect_err("so is a slot");
+    for error in [read, made] {
+        assert_eq!(error.kind, SourceErrorKind::Misconfigured, "{}", error.details());
+        assert!(error.details().contains("name the standbys"), "{}", error.details());
+    }
 }

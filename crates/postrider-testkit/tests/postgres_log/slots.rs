@@ -174,16 +174,36 @@ async fn a_publication_is_healed_while_it_is_read() {
     }
 }
 
+/// PostgreSQL 17 hands such slots to its standbys.
+#[tokio::test]
+async fn a_slot_is_made_for_failover_where_the_server_has_that() {
+    let bank = Bank::fresh().await;
+    let line = Line::start(&bank).await;
+    // Before that it is no column.
+    let failover = "SELECT (to_jsonb(s) ->> 'failover')::text FROM pg_replication_slots AS s
+         WHERE s.database = current_database()";
+    let has_that = bank.number("SELECT current_setting('server_version_num')::bigint").await;
+    let expected = (has_that >= 170_000).then_some("true");
+    assert_eq!(bank.text(failover).await.as_deref(), expected);
+    line.finish().await;
+}
+
+/// A pipeline that has delivered something, and whose slot is looked after every second.
+async fn looked_after() -> (Arc<Bank>, Line) {
+    let bank = Bank::fresh().await;
+    let spec = SourceSpec { lease: Duration::from_secs(3), ..cdc(bank.url()) };
+    let line = Line::start_with(&bank, spec).await;
+    bank.change_often(1, 5).await;
+    bank.check(&line.target, 0).await;
+    (bank, line)
+}
+
 /// F33: what is behind a gap in the log does not arrive before what is in the gap.
 #[tokio::test]
 async fn a_gap_in_the_publication_reorders_nothing() {
     for (what, steps) in TO_PUBLICATIONS {
         println!("{what}:");
-        let bank = Bank::fresh().await;
-        let spec = SourceSpec { lease: Duration::from_secs(3), ..cdc(bank.url()) };
-        let line = Line::start_with(&bank, spec).await;
-        bank.change_often(1, 5).await;
-        bank.check(&line.target, 0).await;
+        let (bank, line) = looked_after().await;
         let [first, second] = [named(&bank, steps[0]).await, named(&bank, steps[1]).await];
         for step in [first, second] {
             // The relay may have made it anew in between.
@@ -200,11 +220,7 @@ async fn a_gap_in_the_publication_reorders_nothing() {
 async fn a_publication_is_healed_while_nothing_is_written() {
     for (what, [step, _]) in TO_PUBLICATIONS {
         println!("{what}:");
-        let bank = Bank::fresh().await;
-        let spec = SourceSpec { lease: Duration::from_secs(3), ..cdc(bank.url()) };
-        let line = Line::start_with(&bank, spec).await;
-        bank.change_often(1, 5).await;
-        bank.check(&line.target, 0).await;
+        let (bank, line) = looked_after().await;
         bank.run(&named(&bank, step).await).await;
         bank.change_often(2, 1).await;
         bank.check(&line.target, 0).await;

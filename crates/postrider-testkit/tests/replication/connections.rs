@@ -101,15 +101,11 @@ async fn making_a_slot_can_be_cancelled() {
 }
 
 #[tokio::test]
-async fn a_slot_can_be_made_for_failover_where_the_server_has_that() {
-    let (server, client) = server(&[]).await;
+async fn a_slot_is_made_by_a_server_that_has_no_failover_slots() {
+    let (server, _) = server(&[]).await;
     let mut connection = connect(&server).await;
     let failover = SlotOptions { failover: true, ..SlotOptions::default() };
     connection.create_slot(SLOT, failover).await.unwrap();
-    if connection.server_version() >= 170_000 {
-        let query = "SELECT failover FROM pg_replication_slots";
-        assert_eq!(text(&client, query).await, "t");
-    }
 }
 
 #[tokio::test]

@@ -176,8 +176,8 @@ impl Shared {
 /// Why a pipeline cannot go on without its slot.
 pub(in super::super) fn log_only(pipeline: &str, slot: &str, why: &str) -> SourceError {
     let message = format!(
-        "pipeline {pipeline:?} may have had events that are in no table, and its slot {slot} cannot give \
-         those that are left: {why}"
+        "pipeline {pipeline:?} may have had events that are in no table, and its slot {slot} cannot \
+         give those that are left: {why}"
     );
     SourceError::new(SourceErrorKind::Unsafe, message).with_hint(format!(
         "publish what is missing again, and let go of the rest: postrider slot drop {pipeline} \
@@ -188,8 +188,8 @@ pub(in super::super) fn log_only(pipeline: &str, slot: &str, why: &str) -> Sourc
 /// Why a pipeline is not polled.
 pub(in super::super) fn not_polled(pipeline: &str, slot: &str) -> SourceError {
     let message = format!(
-        "pipeline {pipeline:?} may have had events that are in no table, and polling cannot see those \
-         that its slot {slot} still has"
+        "pipeline {pipeline:?} may have had events that are in no table, and polling cannot see \
+         those that its slot {slot} still has"
     );
     SourceError::new(SourceErrorKind::Unsafe, message).with_hint(format!(
         "write no more of them, deliver what is left with mode = \"cdc\" and relay --drain, and then \
