@@ -5,6 +5,7 @@
 //! in `docs/benchmarks.md`. Exits with 1 if a target was missed.
 #![allow(clippy::print_stderr, clippy::print_stdout, reason = "its results are what it prints")]
 
+mod brokers;
 mod memory;
 mod postgres;
 mod report;
@@ -21,6 +22,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const USAGE: &str = "\
 usage: postrider-bench memory|sqlite
+       postrider-bench brokers [kafka|nats|rabbitmq|redis]
        postrider-bench postgres [drain|latency|kept|writers|log|large]";
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
@@ -29,6 +31,11 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let reached = match args.as_slice() {
+        ["brokers"] => brokers::run(None),
+        ["brokers", name] => match brokers::Broker::from_name(name) {
+            Some(broker) => brokers::run(Some(broker)),
+            None => return not_understood(),
+        },
         ["memory"] => memory::run(),
         ["postgres"] => postgres::run(None),
         ["postgres", part] => match postgres::Part::from_name(part) {

@@ -6,6 +6,7 @@
 //! turn, several times, and the figure is the median: the machine has other work too.
 
 mod backlog;
+pub(crate) mod bench_source;
 mod copy;
 mod cpu;
 mod drain;

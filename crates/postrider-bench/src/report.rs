@@ -34,38 +34,50 @@ pub(crate) enum Target {
 /// The parts of `docs/benchmarks.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Section {
+    Kafka,
     Memory,
+    Nats,
     PostgresDrain,
     PostgresKept,
     PostgresLatency,
     PostgresLarge,
     PostgresLog,
     PostgresWriters,
+    RabbitMq,
+    Redis,
     Sqlite,
 }
 
 impl Section {
     #[cfg(test)]
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 12] = [
+        Self::Kafka,
         Self::Memory,
+        Self::Nats,
         Self::PostgresDrain,
         Self::PostgresKept,
         Self::PostgresLatency,
         Self::PostgresLarge,
         Self::PostgresLog,
         Self::PostgresWriters,
+        Self::RabbitMq,
+        Self::Redis,
         Self::Sqlite,
     ];
 
     fn name(self) -> &'static str {
         match self {
+            Self::Kafka => "kafka",
             Self::Memory => "memory",
+            Self::Nats => "nats",
             Self::PostgresDrain => "postgres drain",
             Self::PostgresKept => "postgres kept",
             Self::PostgresLatency => "postgres latency",
             Self::PostgresLarge => "postgres large",
             Self::PostgresLog => "postgres log",
             Self::PostgresWriters => "postgres writers",
+            Self::RabbitMq => "rabbitmq",
+            Self::Redis => "redis",
             Self::Sqlite => "sqlite",
         }
     }

@@ -8,7 +8,8 @@ use crate::cli::LogFormat;
 use crate::error::{CliError, Code};
 
 const FILTER_VARIABLE: &str = "POSTRIDER_LOG";
-const FILTER_DEFAULT: &str = "info";
+/// The clients of brokers say more than an operator wants to read.
+const FILTER_DEFAULT: &str = "info,async_nats=warn,lapin=off";
 
 /// Starts the log.
 pub(crate) fn start(format: LogFormat) -> Result<(), CliError> {

@@ -17,6 +17,7 @@ use crate::sink::{Attributes, FailureKind, Message, SinkError};
 use crate::suggestion::nearest;
 
 mod cloudevents;
+mod debezium;
 
 /// How an event becomes a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,11 +29,14 @@ pub enum Format {
     CloudEvents,
     /// The structured mode of CloudEvents 1.0: one JSON document with everything.
     CloudEventsStructured,
+    /// What Debezium's outbox event router sends: the bare payload, with `id` and `eventType`.
+    Debezium,
 }
 
 impl Format {
     /// Every format.
-    pub const ALL: [Self; 3] = [Self::Payload, Self::CloudEvents, Self::CloudEventsStructured];
+    pub const ALL: [Self; 4] =
+        [Self::Payload, Self::CloudEvents, Self::CloudEventsStructured, Self::Debezium];
 
     /// The name in configuration.
     pub fn as_str(self) -> &'static str {
@@ -40,6 +44,7 @@ impl Format {
             Self::Payload => "payload",
             Self::CloudEvents => "cloudevents",
             Self::CloudEventsStructured => "cloudevents-structured",
+            Self::Debezium => "debezium",
         }
     }
 }
@@ -48,42 +53,26 @@ impl FromStr for Format {
     type Err = UnknownFormat;
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
-        match Self::ALL.into_iter().find(|format| format.as_str() == name) {
-            Some(format) => Ok(format),
-            None if name == "debezium" => Err(UnknownFormat::NotAvailable { name: "debezium" }),
-            None => Err(UnknownFormat::Unknown {
-                name: name.to_owned(),
-                suggestion: nearest(name, Self::ALL.map(Self::as_str)),
-            }),
-        }
+        let format = Self::ALL.into_iter().find(|format| format.as_str() == name);
+        format.ok_or_else(|| UnknownFormat {
+            name: name.to_owned(),
+            suggestion: nearest(name, Self::ALL.map(Self::as_str)),
+        })
     }
 }
 
-/// Why a name is not that of a format.
+/// There is no format of that name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum UnknownFormat {
-    /// The format is planned.
-    #[error("the format `{name}` is not available yet; use one of {}", names())]
-    NotAvailable {
-        /// Its name.
-        name: &'static str,
-    },
-    /// There is no such format.
-    #[error(
-        "unknown format `{name}`{}; the formats are {}",
-        .suggestion.map(|name| format!(", did you mean `{name}`?")).unwrap_or_default(),
-        names()
-    )]
-    Unknown {
-        /// What was written.
-        name: String,
-        /// A format of a similar name.
-        suggestion: Option<&'static str>,
-    },
-}
-
-fn names() -> String {
+#[error(
+    "unknown format `{name}`{}; the formats are {}",
+    .suggestion.map(|name| format!(", did you mean `{name}`?")).unwrap_or_default(),
     Format::ALL.map(Format::as_str).join(", ")
+)]
+pub struct UnknownFormat {
+    /// What was written.
+    pub name: String,
+    /// A format of a similar name.
+    pub suggestion: Option<&'static str>,
 }
 
 /// Everything that decides what is sent for an event.
@@ -148,6 +137,9 @@ pub fn encode(
             let body = cloudevents::structured(&event, &source(&event)?, &key);
             (Attributes::None, cloudevents::CONTENT_TYPE.to_owned(), body)
         }
+        Format::Debezium => {
+            (Attributes::Debezium, event.content_type().to_owned(), event.payload().clone())
+        }
     };
     Ok(Message { event, topic, key, headers, attributes, content_type, body })
 }
@@ -191,7 +183,13 @@ pub(crate) fn attribute_values(message: &Message) -> Vec<(&'static str, Cow<'_, 
         Attributes::CloudEvents { source } => {
             cloudevents::attribute_values(event, source, &message.key)
         }
+        Attributes::Debezium => debezium::attribute_values(event),
     }
+}
+
+/// Whether a name is that of a fact which is sent without a prefix.
+pub(crate) fn is_attribute_without_prefix(attributes: &Attributes, name: &str) -> bool {
+    *attributes == Attributes::Debezium && debezium::is_attribute(name)
 }
 
 /// A time as RFC 3339 in UTC, with as many decimals as it has. Times outside the years that RFC
@@ -299,7 +297,7 @@ mod tests {
             assert_eq!(format.as_str().parse(), Ok(format));
         }
         let message = |name: &str| name.parse::<Format>().unwrap_err().to_string();
-        assert!(message("debezium").contains("`debezium` is not available yet"));
+        assert!(message("debesium").contains("did you mean `debezium`?"));
         assert!(message("cloudevent").contains("did you mean `cloudevents`?"));
         assert!(message("x").contains("the formats are payload, cloudevents"));
     }

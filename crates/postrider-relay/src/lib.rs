@@ -22,3 +22,5 @@ pub mod slots;
 pub mod source;
 pub mod sources;
 mod suggestion;
+#[cfg(any(feature = "nats", feature = "postgres", feature = "rabbitmq", feature = "redis"))]
+mod tls;

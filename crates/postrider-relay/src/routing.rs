@@ -119,6 +119,14 @@ impl Template {
         Ok(Self { parts })
     }
 
+    /// The text of a template without fields.
+    pub fn constant(&self) -> Option<&str> {
+        match self.parts.as_slice() {
+            [Part::Text(text)] => Some(text),
+            _ => None,
+        }
+    }
+
     /// Fills in an event's fields. Fails if the event lacks one of them, or has it empty.
     pub fn render(&self, event: &Event) -> Result<String, MissingField> {
         // Most templates are one field: that takes a single allocation of the right size.

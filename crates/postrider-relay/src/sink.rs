@@ -11,6 +11,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use postrider::Event;
+use tokio::time::Instant;
 
 pub use crate::failure::{FailureKind, SinkError};
 
@@ -20,8 +21,13 @@ pub trait Sink: Send + Sync {
     /// What this sink can do.
     fn capabilities(&self) -> SinkCapabilities;
 
-    /// Finds out, without publishing anything, whether publishing can work.
-    async fn check(&self) -> Result<(), SinkError>;
+    /// Finds out, without changing anything, whether publishing can work. The answer holds what
+    /// works and yet is less safe than it could be, a sentence for each, with what would mend it.
+    async fn check(&self) -> Result<Vec<String>, SinkError>;
+
+    /// Tells until when the next call may publish, because another relay may take over then;
+    /// `None` if none can. Whoever takes long before it sends looks at it again.
+    fn allow_until(&self, _until: Option<Instant>) {}
 
     /// Publishes messages; the answer has exactly one result for each, in their order.
     ///
@@ -89,11 +95,19 @@ pub enum Attributes {
         /// The context in which the event happened, a URI reference.
         source: String,
     },
+    /// Those of Debezium's outbox event router, which have no prefix: `id`, `eventType`.
+    Debezium,
 }
 
 impl Message {
     /// The name, without a prefix, and the value of each fact sent beside the body.
     pub fn attribute_values(&self) -> Vec<(&'static str, Cow<'_, str>)> {
         crate::formats::attribute_values(self)
+    }
+
+    /// Whether a header may not be sent under this name, because a fact beside the body has it
+    /// as it stands, without a prefix. Cases are not told apart.
+    pub fn reserves(&self, name: &str) -> bool {
+        crate::formats::is_attribute_without_prefix(&self.attributes, name)
     }
 }

@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use url::Url;
 
@@ -12,50 +13,117 @@ use self::option_reader::OptionReader;
 use crate::sink::{FailureKind, Sink, SinkError};
 use crate::suggestion::nearest;
 
+#[cfg(any(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis"))]
+mod broker_url;
 pub mod file;
+#[cfg(any(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis"))]
+mod header_names;
 #[cfg(feature = "http")]
 pub mod http;
 pub(crate) mod json_lines;
+#[cfg(feature = "kafka")]
+pub mod kafka;
 pub mod memory;
+#[cfg(feature = "nats")]
+pub mod nats;
 mod option_reader;
+#[cfg(feature = "rabbitmq")]
+pub mod rabbitmq;
+#[cfg(feature = "redis")]
+pub mod redis;
 pub mod stdout;
+#[cfg(any(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis"))]
+mod tls;
 
 pub use self::memory::MemorySink;
 pub use self::option_reader::Problem;
+#[cfg(any(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis"))]
+pub use self::tls::TlsOptions;
 pub use crate::secret::Secret;
 
 /// The schemes of the sinks of this build.
 const SCHEMES: &[&str] = &[
+    #[cfg(feature = "rabbitmq")]
+    "amqp",
+    #[cfg(feature = "rabbitmq")]
+    "amqps",
     "file",
     #[cfg(feature = "http")]
     "http",
     #[cfg(feature = "https")]
     "https",
+    #[cfg(feature = "kafka")]
+    "kafka",
+    #[cfg(feature = "nats")]
+    "nats",
+    #[cfg(feature = "redis")]
+    "redis",
+    #[cfg(feature = "redis")]
+    "rediss",
     "stdout",
 ];
 
-/// Schemes of sinks that are planned.
-const SCHEMES_PLANNED: [&str; 6] = ["amqp", "amqps", "kafka", "nats", "redis", "rediss"];
+/// Schemes that need a feature, with that feature.
+const FEATURES: [(&str, &str); 8] = [
+    ("amqp", "rabbitmq"),
+    ("amqps", "rabbitmq"),
+    ("http", "http"),
+    ("https", "https"),
+    ("kafka", "kafka"),
+    ("nats", "nats"),
+    ("redis", "redis"),
+    ("rediss", "redis"),
+];
 
 /// Which sink to use, as the configuration has it.
 #[derive(Clone, PartialEq)]
 pub struct SinkSpec {
-    /// Where events go: `stdout:`, `file:///path`, `file:relative/path`, `http://…` or
-    /// `https://…`. It may hold secrets.
+    /// Where events go: `stdout:`, `file:///path`, `file:relative/path`, `http://…`, `https://…`,
+    /// `kafka://…`, `amqp://…`, `amqps://…`, `nats://…`, `redis://…` or `rediss://…`. It may hold
+    /// secrets.
     pub url: String,
     /// The options of that sink. They may hold secrets.
     pub options: toml::Table,
+    /// What the sink knows of the pipeline that it works for.
+    pub pipeline: PipelineFacts,
+}
+
+/// What a sink knows of the pipeline that it works for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PipelineFacts {
+    /// What the pipeline, or the shard of it, is called: `orders` or `orders/3`.
+    pub name: String,
+    /// The topic of all events, if its template names no field: a check looks for it.
+    pub topic: Option<String>,
+    /// The longest time between the first try of an event and its last one.
+    pub retry_horizon: Duration,
+    /// Most events that are read and not settled: so many may come back after a crash.
+    pub window_events: usize,
 }
 
 /// The options of one of the sinks.
+#[allow(clippy::large_enum_variant, reason = "there is one of it, for a moment")]
 enum SinkOptions {
     File(file::Options),
     #[cfg(feature = "http")]
     Http(http::Options),
+    #[cfg(feature = "kafka")]
+    Kafka(kafka::Options),
+    #[cfg(feature = "nats")]
+    Nats(nats::Options),
+    #[cfg(feature = "rabbitmq")]
+    RabbitMq(rabbitmq::Options),
+    #[cfg(feature = "redis")]
+    Redis(redis::Options),
     Stdout(stdout::Options),
 }
 
 impl SinkSpec {
+    /// A sink without options, for a pipeline of which nothing is known.
+    pub fn new(url: impl Into<String>) -> Self {
+        Self { url: url.into(), options: toml::Table::new(), pipeline: PipelineFacts::default() }
+    }
+
     /// Every mistake in the URL and the options, without any I/O.
     pub fn problems(&self) -> Vec<Problem> {
         self.read().err().unwrap_or_default()
@@ -71,6 +139,14 @@ impl SinkSpec {
             SinkOptions::File(options) => Box::new(options.connect().await?),
             #[cfg(feature = "http")]
             SinkOptions::Http(options) => Box::new(options.connect().await?),
+            #[cfg(feature = "kafka")]
+            SinkOptions::Kafka(options) => Box::new(options.connect().await?),
+            #[cfg(feature = "nats")]
+            SinkOptions::Nats(options) => Box::new(options.connect().await?),
+            #[cfg(feature = "rabbitmq")]
+            SinkOptions::RabbitMq(options) => Box::new(options.connect().await?),
+            #[cfg(feature = "redis")]
+            SinkOptions::Redis(options) => Box::new(options.connect().await?),
             SinkOptions::Stdout(options) => Box::new(options.connect().await?),
         })
     }
@@ -91,6 +167,30 @@ impl SinkSpec {
                 let options = http::Options::read(&self.url, &mut reader);
                 let problems = options.problems();
                 (SinkOptions::Http(options), problems)
+            }
+            #[cfg(feature = "kafka")]
+            "kafka" => {
+                let options = kafka::Options::read(&self.url, &self.pipeline, &mut reader);
+                let problems = options.problems();
+                (SinkOptions::Kafka(options), problems)
+            }
+            #[cfg(feature = "nats")]
+            "nats" => {
+                let options = nats::Options::read(&self.url, &self.pipeline, &mut reader);
+                let problems = options.problems();
+                (SinkOptions::Nats(options), problems)
+            }
+            #[cfg(feature = "rabbitmq")]
+            "amqp" | "amqps" => {
+                let options = rabbitmq::Options::read(&self.url, &self.pipeline, &mut reader);
+                let problems = options.problems();
+                (SinkOptions::RabbitMq(options), problems)
+            }
+            #[cfg(feature = "redis")]
+            "redis" | "rediss" => {
+                let options = redis::Options::read(&self.url, &self.pipeline, &mut reader);
+                let problems = options.problems();
+                (SinkOptions::Redis(options), problems)
             }
             "stdout" if rest.is_empty() || rest == "//" => {
                 let options = stdout::Options::read(&mut reader);
@@ -134,14 +234,10 @@ fn file_path(url: &str, rest: &str) -> Result<PathBuf, Problem> {
 
 fn unknown_scheme(scheme: &str) -> Problem {
     let known = SCHEMES.join(", ");
-    if SCHEMES_PLANNED.contains(&scheme) {
-        let message = format!("{scheme} sinks are not available yet");
-        return Problem::new("url", message).with_hint(format!("this build has {known}"));
-    }
-    if matches!(scheme, "http" | "https") {
+    if let Some((_, feature)) = FEATURES.iter().find(|(name, _)| *name == scheme) {
         let message = format!("{scheme} is not part of this build");
         return Problem::new("url", message)
-            .with_hint(format!("build with `--features {scheme}`; this build has {known}"));
+            .with_hint(format!("build with `--features {feature}`; this build has {known}"));
     }
     // What is no scheme may be anything, even a secret: it is not shown.
     let is_word = !scheme.is_empty() && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric());
@@ -161,7 +257,7 @@ mod tests {
     use super::*;
 
     fn spec(url: &str, options: &str) -> SinkSpec {
-        SinkSpec { url: url.to_owned(), options: options.parse().unwrap() }
+        SinkSpec { options: options.parse().unwrap(), ..SinkSpec::new(url) }
     }
 
     fn problems(url: &str, options: &str) -> String {
@@ -185,10 +281,13 @@ mod tests {
     #[test]
     fn what_it_has_not_says_what_there_is() {
         let cases = [
-            ("kafka://host:9092", "kafka sinks are not available yet; this build has file"),
-            ("rediss://u:canary@h", "rediss sinks are not available yet"),
+            #[cfg(not(feature = "redis"))]
+            (
+                "rediss://u:canary@h",
+                "rediss is not part of this build; build with `--features redis`",
+            ),
             ("stdot:", "there is no sink `stdot`; did you mean stdout: ?"),
-            ("memory:", "there is no sink `memory`; this build has file"),
+            ("memory:", "there is no sink `memory`; this build has "),
             ("", "does not start with the name of a sink"),
             ("canary-canary-canary", "does not start with the name of a sink"),
             ("stdout:x", "has something after the scheme; write stdout:"),

@@ -3,6 +3,7 @@
 //! A new backend is a file here and a line in `tests/sources.rs`, `tests/sinks.rs` or
 //! `tests/writers.rs`.
 
+pub mod brokers;
 pub mod sinks;
 pub mod sources;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]

@@ -46,12 +46,15 @@ struct Faults {
     /// Raised by each cut; a connection ends when it changes.
     cuts: u64,
     latency: Duration,
+    lost_answers: bool,
     rate: Option<u64>,
     slice: Option<usize>,
 }
 
 struct Shared {
     upstream: String,
+    /// What the server says of where it is, and what clients hear instead.
+    told: Option<(Vec<u8>, Vec<u8>)>,
     faults: watch::Sender<Faults>,
     hook: Hook,
 }
@@ -59,11 +62,28 @@ struct Shared {
 impl Proxy {
     /// Starts one before a server (`host:port`).
     pub async fn start(upstream: &str) -> Self {
+        Self::start_as(upstream, |_| None).await
+    }
+
+    /// Starts one before a broker of Kafka (`127.0.0.1:port`), which tells its clients where to
+    /// find it: they hear the address of the proxy.
+    pub async fn start_before_kafka(upstream: &str) -> Self {
+        let (host, port) = upstream.rsplit_once(':').expect("an address has a port");
+        let port: u32 = port.parse().expect("a port is a number");
+        let address = |port: u32| [host.as_bytes(), &port.to_be_bytes()].concat();
+        Self::start_as(upstream, |own| Some((address(port), address(own.port().into())))).await
+    }
+
+    async fn start_as(
+        upstream: &str,
+        told: impl FnOnce(SocketAddr) -> Option<(Vec<u8>, Vec<u8>)>,
+    ) -> Self {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let port = bind(any).expect("there is a free port");
         let address = port.local_addr().expect("a bound socket has an address");
         let shared = Shared {
             upstream: upstream.to_owned(),
+            told: told(address),
             faults: watch::Sender::default(),
             hook: Hook::default(),
         };
@@ -114,7 +134,13 @@ impl Proxy {
         self.shared.faults.send_modify(|faults| faults.slice = Some(bytes.max(1)));
     }
 
-    /// Ends black hole, latency, rate and slicing.
+    /// Loses all that the server says, while what clients say arrives there. To be followed by a
+    /// cut: bytes that were lost are missed by whoever reads on.
+    pub fn lose_answers(&self) {
+        self.shared.faults.send_modify(|faults| faults.lost_answers = true);
+    }
+
+    /// Ends black hole, latency, lost answers, rate and slicing.
     pub fn heal(&self) {
         self.shared.faults.send_modify(|faults| {
             *faults = Faults { cuts: faults.cuts, ..Faults::default() };
@@ -194,10 +220,11 @@ async fn carry(mut client: TcpStream, shared: &Shared) -> io::Result<()> {
         let conversation = Conversation::default();
         let (client_reads, client_writes) = client.split();
         let (server_reads, server_writes) = server.split();
-        let there = way(client_reads, server_writes, shared, |chunk| {
+        let there = way(client_reads, server_writes, shared, Bytes::from, |chunk| {
             conversation.client_said(chunk, &shared.hook)
         });
-        let back = way(server_reads, client_writes, shared, |chunk| {
+        let heard = |chunk| hear(chunk, shared);
+        let back = way(server_reads, client_writes, shared, heard, |chunk| {
             conversation.server_said(chunk, &shared.hook)
         });
         tokio::try_join!(there, back).map(drop)
@@ -214,11 +241,29 @@ async fn carry(mut client: TcpStream, shared: &Shared) -> io::Result<()> {
     ended
 }
 
+/// What clients hear of what the server has said.
+fn hear(mut chunk: Vec<u8>, shared: &Shared) -> Bytes {
+    if shared.faults.borrow().lost_answers {
+        return Bytes::new();
+    }
+    if let Some((said, heard)) = &shared.told {
+        let mut start = 0;
+        // It stands in short answers, which come in one piece.
+        while let Some(found) = chunk[start..].windows(said.len()).position(|part| part == said) {
+            start += found;
+            chunk[start..start + heard.len()].copy_from_slice(heard);
+            start += heard.len();
+        }
+    }
+    chunk.into()
+}
+
 /// Carries one direction to its end. An error ends the connection.
 async fn way(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
     shared: &Shared,
+    mut hear: impl FnMut(Vec<u8>) -> Bytes,
     mut look: impl FnMut(&[u8]) -> Seen,
 ) -> io::Result<()> {
     let (queue, mut chunks) = mpsc::channel::<(Instant, Bytes)>(QUEUE_CHUNKS);
@@ -226,7 +271,10 @@ async fn way(
         let mut buffer = vec![0; CHUNK_BYTES];
         loop {
             let count = from.read(&mut buffer).await?;
-            let chunk = Bytes::copy_from_slice(&buffer[..count]);
+            let chunk = hear(buffer[..count].to_vec());
+            if chunk.is_empty() && count > 0 {
+                continue;
+            }
             // An empty chunk is the end. The write side takes all of them, or has failed.
             if queue.send((Instant::now(), chunk)).await.is_err() || count == 0 {
                 return Ok(());

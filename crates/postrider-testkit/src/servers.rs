@@ -2,12 +2,34 @@
 //! has a database of its own there. A test that stops, crashes or fills a server starts a private
 //! one, which is gone with the test.
 
-#[cfg(feature = "postgres")]
+#[cfg(any(
+    feature = "kafka",
+    feature = "nats",
+    feature = "postgres",
+    feature = "rabbitmq",
+    feature = "redis"
+))]
+pub mod certificates;
+#[cfg(any(
+    feature = "kafka",
+    feature = "nats",
+    feature = "postgres",
+    feature = "rabbitmq",
+    feature = "redis"
+))]
 mod folder;
+#[cfg(feature = "kafka")]
+pub mod kafka;
+#[cfg(feature = "nats")]
+pub mod nats;
 #[cfg(feature = "postgres")]
 pub mod pgbouncer;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+#[cfg(feature = "rabbitmq")]
+pub mod rabbitmq;
+#[cfg(feature = "redis")]
+pub mod redis;
 
 /// Where the host and port stand in a URL.
 fn authority(url: &str) -> std::ops::Range<usize> {
@@ -39,7 +61,13 @@ pub fn with_database(url: &str, database: &str) -> String {
 }
 
 /// The URL of a shared server, once it is known to be there.
-#[cfg(feature = "postgres")]
+#[cfg(any(
+    feature = "kafka",
+    feature = "nats",
+    feature = "postgres",
+    feature = "rabbitmq",
+    feature = "redis"
+))]
 fn shared(variable: &str) -> String {
     let hint = "run `cargo xtask services up`";
     let url = std::env::var(variable);
@@ -48,6 +76,21 @@ fn shared(variable: &str) -> String {
         panic!("no server at {}: {error}: {hint}", address(&url));
     }
     url
+}
+
+#[cfg(any(
+    feature = "kafka",
+    feature = "nats",
+    feature = "postgres",
+    feature = "rabbitmq",
+    feature = "redis"
+))]
+/// A port that nothing listens on. It is none of those that the system gives to connections, so
+/// that it is still free when a server comes back.
+pub(super) fn free_port() -> u16 {
+    let ports = std::iter::repeat_with(|| fastrand::u16(20_000..32_000)).take(1000);
+    let mut free = ports.filter(|port| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok());
+    free.next().expect("there is a free port")
 }
 
 #[cfg(test)]

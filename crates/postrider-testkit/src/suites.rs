@@ -6,6 +6,7 @@
 //! green by silence. Each case has a database, file or endpoint of its own, so that all of them
 //! run at the same time.
 
+pub mod broker;
 pub mod numbered;
 pub mod pipeline;
 pub mod sink;
@@ -155,7 +156,12 @@ pub fn not_built(backend: &str, feature: &str) -> Trial {
 
 /// Runs trials as the test runner does, by the arguments of the process.
 pub fn run(trials: Vec<Trial>) -> ExitCode {
+    run_at_once(CASES_AT_ONCE, trials)
+}
+
+/// Runs trials, so many at a time.
+pub fn run_at_once(count: usize, trials: Vec<Trial>) -> ExitCode {
     let mut arguments = Arguments::from_args();
-    arguments.test_threads.get_or_insert(CASES_AT_ONCE);
+    arguments.test_threads.get_or_insert(count);
     libtest_mimic::run(&arguments, trials).exit_code()
 }

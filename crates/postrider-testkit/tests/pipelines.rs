@@ -30,5 +30,43 @@ fn main() -> ExitCode {
     all.push(suites::not_built("sqlite", "sqlite"));
     #[cfg(not(feature = "http"))]
     all.push(suites::not_built("http", "http"));
+    #[cfg(feature = "kafka")]
+    {
+        all.extend(to_broker(&sinks::kafka::backend()));
+        all.extend(to_broker(&sinks::kafka::exactly_once_backend()));
+    }
+    #[cfg(not(feature = "kafka"))]
+    all.push(suites::not_built("kafka", "kafka"));
+    #[cfg(feature = "nats")]
+    all.extend(to_broker(&sinks::nats::backend()));
+    #[cfg(not(feature = "nats"))]
+    all.push(suites::not_built("nats", "nats"));
+    #[cfg(feature = "rabbitmq")]
+    all.extend(to_broker(&sinks::rabbitmq::backend()));
+    #[cfg(not(feature = "rabbitmq"))]
+    all.push(suites::not_built("rabbitmq", "rabbitmq"));
+    #[cfg(feature = "redis")]
+    all.extend(to_broker(&sinks::redis::backend()));
+    #[cfg(not(feature = "redis"))]
+    all.push(suites::not_built("redis", "redis"));
     suites::run(all)
+}
+
+/// One outbox of each kind, joined to a broker.
+#[cfg(any(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis"))]
+fn to_broker(
+    target: &suites::Backend<suites::sink::Subject, suites::sink::TargetCapabilities>,
+) -> Vec<libtest_mimic::Trial> {
+    let mut outboxes = Vec::new();
+    #[cfg(feature = "postgres")]
+    {
+        use sources::postgres::{Reading, backend};
+
+        let cursor = Reading::Polled(postrider_relay::sources::Progress::Cursor);
+        outboxes.extend([backend(cursor), backend(Reading::Logged)]);
+    }
+    #[cfg(feature = "sqlite")]
+    outboxes.push(sources::sqlite::backend(postrider_relay::sources::Progress::Mark));
+    let route = |outbox| trials(pipeline::cases(), pipeline::backend(outbox, target.clone()));
+    outboxes.into_iter().flat_map(route).collect()
 }

@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::commands::{Failed, cargo, root, run, text};
+use crate::services;
 
 /// From a fresh clone to the demo's table.
 const DEMO_MAX: Duration = Duration::from_secs(240);
@@ -16,6 +17,7 @@ const DEMO_ARGS: [&str; 4] = ["demo", "--json", "--seed", "7"];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Which {
     All,
+    Brokers,
     Demo,
     Memory,
     Postgres,
@@ -26,6 +28,7 @@ impl Which {
     pub(crate) fn parse(args: &[&str]) -> Option<Self> {
         match args {
             [] | ["all"] => Some(Self::All),
+            ["brokers"] => Some(Self::Brokers),
             ["demo"] => Some(Self::Demo),
             ["memory"] => Some(Self::Memory),
             ["postgres"] => Some(Self::Postgres),
@@ -38,12 +41,19 @@ impl Which {
 /// Runs benchmarks, all that were asked for even if one misses its target.
 pub(crate) fn run_benches(which: Which) -> Result<(), Failed> {
     let mut missed = Vec::new();
-    for (name, its) in
-        [("memory", Which::Memory), ("sqlite", Which::Sqlite), ("postgres", Which::Postgres)]
-    {
-        if which == its || which == Which::All {
-            missed.extend(program(name).err());
+    for (name, its) in [
+        ("memory", Which::Memory),
+        ("sqlite", Which::Sqlite),
+        ("postgres", Which::Postgres),
+        ("brokers", Which::Brokers),
+    ] {
+        if which != its && which != Which::All {
+            continue;
         }
+        if its == Which::Brokers {
+            services::up()?;
+        }
+        missed.extend(program(name).err());
     }
     if which == Which::Demo || which == Which::All {
         missed.extend(demo().err());

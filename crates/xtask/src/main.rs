@@ -20,8 +20,9 @@ usage: cargo xtask <command>
   test             all that must pass before a change is merged: format, lints, tests,
                    doctests, the lean build, each backend alone; starts the servers first
   ci               the same; what .ci/run comes to
-  services WHAT    the servers that tests need (PostgreSQL, pgbouncer); WHAT is
-      up           install what is missing from Debian's packages, start what does not run
+  services WHAT    the servers that tests need (PostgreSQL, pgbouncer, Kafka, RabbitMQ, NATS,
+                   Redis); WHAT is
+      up           install what is missing, start what does not run
       down         stop them; their data stays
       status       say what runs
   bench [WHICH]    measure, in a release build, against the targets; WHICH is
@@ -29,6 +30,8 @@ usage: cargo xtask <command>
       sqlite       from SQLite to a file, against the textbook's loop
       postgres     from PostgreSQL, against the textbook's relay and COPY; with a server of
                    its own
+      brokers      from memory to Kafka, NATS, RabbitMQ and Redis, against plain clients; from
+                   PostgreSQL to Kafka
       demo         from a fresh clone of the last commit to the demo's table
       all          all of them (default)
   help             this text";

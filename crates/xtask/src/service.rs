@@ -135,6 +135,21 @@ impl Place {
     }
 }
 
+/// Starts a program that does not go to the background by itself. Its output goes to the file
+/// `log` in the server's folder.
+pub(crate) fn start_in_background(
+    place: &Place,
+    program: impl AsRef<Path>,
+    with: impl FnOnce(&mut Command),
+) -> Result<(), Failed> {
+    const BACKGROUND: &str = "\"$@\" >>log 2>&1 </dev/null & disown";
+    let mut start = place.daemon("setsid");
+    start.args(["bash", "-c", BACKGROUND, "bash"]).arg(program.as_ref());
+    with(&mut start);
+    start.stdout(Stdio::null()).stderr(Stdio::null());
+    run_silently(&mut start)
+}
+
 /// Runs a command; what it complains of is part of the error.
 pub(crate) fn run_silently(command: &mut Command) -> Result<(), Failed> {
     let output = command

@@ -3,8 +3,12 @@
 //! Each has its own folder, port and settings, listens on 127.0.0.1 alone and stays up after the
 //! tests. A server of the same kind that the machine has anyway is left alone.
 
+mod kafka;
+mod nats;
 mod pgbouncer;
 pub(crate) mod postgres;
+mod rabbitmq;
+mod redis;
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -14,16 +18,28 @@ use crate::commands::{Failed, root, run};
 use crate::service::{self, Account, Place, Service, failed, is_root};
 
 /// In the order in which they are started.
-const SERVICES: [&dyn Service; 4] =
-    [&postgres::DEBIAN, &pgbouncer::Pgbouncer, &postgres::OTHERS[0], &postgres::OTHERS[1]];
+const SERVICES: &[&dyn Service] = &[
+    &postgres::DEBIAN,
+    &pgbouncer::Pgbouncer,
+    &postgres::OTHERS[0],
+    &postgres::OTHERS[1],
+    &kafka::Kafka,
+    &nats::Nats,
+    &rabbitmq::RabbitMq,
+    &redis::Redis,
+];
 
-/// What the examples in other languages are built and run with: a program, and Debian's package.
-const LANGUAGES: [(&str, &str); 6] = [
+/// What tests, the build and the examples in other languages need besides: a program or another
+/// file, and Debian's package.
+const NEEDED: [(&str, &str); 9] = [
+    ("/usr/include/openssl/ssl.h", "libssl-dev"),
     ("go", "golang-go"),
     ("java", "default-jdk-headless"),
+    ("kcat", "kcat"),
     ("mvn", "maven"),
     ("node", "nodejs"),
     ("npm", "npm"),
+    ("pkg-config", "pkg-config"),
     ("python3", "python3-venv"),
 ];
 
@@ -78,7 +94,7 @@ impl Servers {
         let place = |service: &'static dyn Service| {
             Ok((service, Place::make(&account, folder.join(service.name()))?))
         };
-        let places = SERVICES.map(place).into_iter().collect::<Result<_, Failed>>()?;
+        let places = SERVICES.iter().copied().map(place).collect::<Result<_, Failed>>()?;
         Ok(Self { places, _lock: lock })
     }
 }
@@ -117,12 +133,13 @@ fn install() -> Result<(), Failed> {
     let missing = SERVICES.iter().filter(|service| !service.is_installed());
     let mut packages: Vec<_> = missing.map(|service| service.package()).collect();
     packages.dedup();
-    let has = |language: &str| match language {
+    let has = |needed: &str| match needed {
         // Debian has Python without the part that makes environments.
         "python3" => has_python(),
-        language => program(language).is_some(),
+        path if path.starts_with('/') => Path::new(path).exists(),
+        name => program(name).is_some(),
     };
-    packages.extend(LANGUAGES.iter().filter(|(name, _)| !has(name)).map(|(_, package)| package));
+    packages.extend(NEEDED.iter().filter(|(name, _)| !has(name)).map(|(_, package)| package));
     if packages.is_empty() {
         return Ok(());
     }
@@ -174,7 +191,14 @@ mod tests {
     #[test]
     fn plain_cargo_test_finds_each_server() {
         let config = fs::read_to_string(root().join(".cargo/config.toml")).unwrap();
-        let found: [&dyn Service; 2] = [&postgres::DEBIAN, &pgbouncer::Pgbouncer];
+        let found: &[&dyn Service] = &[
+            &kafka::Kafka,
+            &nats::Nats,
+            &pgbouncer::Pgbouncer,
+            &postgres::DEBIAN,
+            &rabbitmq::RabbitMq,
+            &redis::Redis,
+        ];
         for service in found {
             let name = service.name().to_uppercase();
             let line = format!("POSTRIDER_TEST_{name} = \"{}\"", service.url());

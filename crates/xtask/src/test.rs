@@ -44,7 +44,7 @@ const ALONE: [(&str, &[&str]); 2] = [
             "tokio-postgres",
         ],
     ),
-    ("postrider-relay", &["", "http", "postgres", "sqlite"]),
+    ("postrider-relay", &["", "http", "kafka", "nats", "postgres", "rabbitmq", "redis", "sqlite"]),
 ];
 
 /// Runs all steps.

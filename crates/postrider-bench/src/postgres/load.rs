@@ -140,8 +140,8 @@ impl Sink for Watch {
         MemorySink::new().capabilities()
     }
 
-    async fn check(&self) -> Result<(), SinkError> {
-        Ok(())
+    async fn check(&self) -> Result<Vec<String>, SinkError> {
+        Ok(Vec::new())
     }
 
     async fn publish(&self, messages: &[Message]) -> Vec<Result<(), SinkError>> {

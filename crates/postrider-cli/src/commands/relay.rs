@@ -40,7 +40,8 @@ pub(crate) struct RelayArgs {
     /// The topic, a template over the event's fields [default: outbox.event.{aggregate_type}]
     #[arg(long, value_name = "TEMPLATE")]
     topic: Option<String>,
-    /// How events are encoded: payload, cloudevents or cloudevents-structured [default: payload]
+    /// How events are encoded: payload, cloudevents, cloudevents-structured or debezium
+    /// [default: payload]
     #[arg(long)]
     format: Option<String>,
     /// Let HTTP go to private and loopback addresses

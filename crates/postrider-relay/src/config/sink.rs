@@ -13,7 +13,7 @@ use crate::secret::SecretUrl;
 use crate::sinks::SinkSpec;
 
 /// Sinks with a time limit of their own for each request, by an option of the same name.
-const SCHEMES_WITH_TIMEOUT: [&str; 2] = ["http", "https"];
+const SCHEMES_WITH_TIMEOUT: [&str; 3] = ["http", "https", "kafka"];
 /// How much later than such a sink the pipeline gives up.
 const TIMEOUT_MARGIN: Duration = Duration::from_secs(5);
 
@@ -36,7 +36,7 @@ pub(super) fn read(
     let timeout = inner.duration("timeout", MILLISECOND..=HOUR);
     let url = url?;
     let rest = inner.rest().map(|entry| (entry.key.clone(), to_toml(&entry.node)));
-    let mut spec = SinkSpec { url: url.value.value.clone(), options: rest.collect() };
+    let mut spec = SinkSpec { options: rest.collect(), ..SinkSpec::new(&url.value.value) };
     if let Some(timeout) = timeout {
         options.publish_timeout = timeout;
         let scheme = spec.url.split(':').next().unwrap_or_default().to_ascii_lowercase();

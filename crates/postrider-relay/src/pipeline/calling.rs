@@ -47,11 +47,13 @@ pub(super) async fn publish(
     longest: Duration,
 ) -> (Call<Message>, Vec<Result<(), SinkError>>) {
     // Looked at when the call begins: the process may have stood still since it was decided on.
-    if is_over(source.lease()) {
+    let lease = source.lease();
+    if is_over(lease) {
         let error = SinkError::new(FailureKind::Unavailable, "not sent: the lease has run out");
         let results = vec![Err(error); call.messages.len()];
         return (call, results);
     }
+    sink.allow_until(lease.until);
     let publishing = AssertUnwindSafe(sink.publish(&call.messages)).catch_unwind();
     let problem = match timeout(longest, publishing).await {
         Ok(Ok(results)) if results.len() == call.messages.len() => return (call, results),

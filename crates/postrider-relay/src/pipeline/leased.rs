@@ -178,8 +178,8 @@ impl Sink for HeldSink {
         SinkCapabilities { batch_events_max: 1, calls_max: 1, ..MemorySink::new().capabilities() }
     }
 
-    async fn check(&self) -> Result<(), SinkError> {
-        Ok(())
+    async fn check(&self) -> Result<Vec<String>, SinkError> {
+        Ok(Vec::new())
     }
 
     async fn publish(&self, messages: &[Message]) -> Vec<Result<(), SinkError>> {

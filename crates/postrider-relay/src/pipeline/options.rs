@@ -74,6 +74,23 @@ pub struct Retry {
     pub max: Duration,
 }
 
+impl Retry {
+    /// The longest time between the first try of an event and its last one, as long as the sink
+    /// is there.
+    pub fn horizon(&self) -> Duration {
+        let mut pause = self.initial.min(self.max);
+        let mut horizon = Duration::ZERO;
+        for left in (1..self.attempts).rev() {
+            if pause >= self.max {
+                return horizon.saturating_add(self.max.saturating_mul(left));
+            }
+            horizon = horizon.saturating_add(pause);
+            pause = pause.saturating_mul(2).min(self.max);
+        }
+        horizon
+    }
+}
+
 impl Default for Retry {
     fn default() -> Self {
         Self { attempts: 10, initial: Duration::from_secs(1), max: Duration::from_secs(300) }
@@ -92,5 +109,25 @@ pub struct Window {
 impl Default for Window {
     fn default() -> Self {
         Self { events_max: 4096, bytes_max: 16 * 1024 * 1024 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_horizon_is_the_sum_of_all_pauses() {
+        let horizon = |attempts, initial, max| {
+            let (initial, max) = (Duration::from_secs(initial), Duration::from_secs(max));
+            Retry { attempts, initial, max }.horizon().as_secs()
+        };
+        assert_eq!(horizon(1, 1, 60), 0);
+        assert_eq!(horizon(2, 1, 60), 1);
+        assert_eq!(horizon(4, 1, 60), 1 + 2 + 4);
+        assert_eq!(horizon(6, 1, 3), 1 + 2 + 3 + 3 + 3);
+        assert_eq!(horizon(3, 9, 9), 18);
+        assert_eq!(Retry::default().horizon().as_secs(), 511);
+        assert!(horizon(u32::MAX, 1, 86_400) > 1 << 40);
     }
 }

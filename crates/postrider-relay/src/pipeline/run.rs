@@ -110,7 +110,11 @@ impl<'a> Run<'a> {
                 return Err(PipelineError::Sink(error));
             }
             Err(error) => warn!(pipeline = name, %error, "the sink is not there yet"),
-            Ok(()) => {}
+            Ok(cautions) => {
+                for caution in cautions {
+                    warn!(pipeline = name, "{caution}");
+                }
+            }
         }
         let blocked = resume.blocked_keys.iter().map(hash);
         let mut run = Self {

@@ -72,6 +72,7 @@ impl ShardPlan {
                 // No name of a pipeline has a slash.
                 _ => format!("{}/{index}", config.name),
             };
+            config.sink.pipeline.name.clone_from(&label);
             Self { label, spec, config, told: told.clone() }
         };
         (0..of).map(plan).collect()

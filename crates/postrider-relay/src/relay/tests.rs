@@ -44,9 +44,9 @@ impl Sink for BadSink {
         MemorySink::new().capabilities()
     }
 
-    async fn check(&self) -> Result<(), SinkError> {
+    async fn check(&self) -> Result<Vec<String>, SinkError> {
         match self.panics {
-            true => Ok(()),
+            true => Ok(Vec::new()),
             false => Err(SinkError::new(FailureKind::Misconfigured, "no such topic")),
         }
     }

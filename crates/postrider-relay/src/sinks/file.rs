@@ -71,8 +71,8 @@ impl Sink for FileSink {
         }
     }
 
-    async fn check(&self) -> Result<(), SinkError> {
-        self.with_appender(|_, _| Ok(())).await
+    async fn check(&self) -> Result<Vec<String>, SinkError> {
+        self.with_appender(|_, _| Ok(())).await.map(|()| Vec::new())
     }
 
     async fn publish(&self, messages: &[Message]) -> Vec<Result<(), SinkError>> {

@@ -154,11 +154,13 @@ impl Sink for HttpSink {
 
     /// Finds out whether the endpoint takes connections. No request is sent: an endpoint may
     /// take any request for an event.
-    async fn check(&self) -> Result<(), SinkError> {
+    async fn check(&self) -> Result<Vec<String>, SinkError> {
         let connected = timeout(self.connect_timeout, async {
             let addresses = self.addresses().await?;
             let connected = TcpStream::connect(&addresses[..]).await;
-            connected.map(drop).map_err(|error| response::no_connection(&error, &self.url))
+            connected
+                .map(|_| Vec::new())
+                .map_err(|error| response::no_connection(&error, &self.url))
         });
         connected.await.unwrap_or_else(|elapsed| Err(response::no_connection(&elapsed, &self.url)))
     }

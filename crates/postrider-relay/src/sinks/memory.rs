@@ -85,8 +85,8 @@ impl Sink for MemorySink {
         self.capabilities.clone()
     }
 
-    async fn check(&self) -> Result<(), SinkError> {
-        Ok(())
+    async fn check(&self) -> Result<Vec<String>, SinkError> {
+        Ok(Vec::new())
     }
 
     async fn publish(&self, messages: &[Message]) -> Vec<Result<(), SinkError>> {

@@ -4,6 +4,7 @@
 //! are taken out one by one, and what is left over at the end is unknown.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use jiff::SignedDuration;
@@ -58,7 +59,7 @@ pub(super) struct OptionReader<'a> {
     problems: Vec<Problem>,
 }
 
-#[cfg_attr(not(feature = "http"), allow(dead_code, reason = "not every sink has every kind"))]
+#[allow(dead_code, reason = "not every sink has every kind of option")]
 impl<'a> OptionReader<'a> {
     pub(super) fn new(table: &'a Table) -> Self {
         Self { table, known: Vec::new(), problems: Vec::new() }
@@ -75,9 +76,53 @@ impl<'a> OptionReader<'a> {
 
     pub(super) fn duration(&mut self, name: &'static str) -> Option<Duration> {
         self.take(name, "a duration such as \"15s\" or \"500ms\"", |value| {
-            let duration: SignedDuration = value.as_str()?.parse().ok()?;
-            Duration::try_from(duration).ok()
+            let text = value.as_str()?;
+            if let Some(days) = text.strip_suffix('d').and_then(|days| days.parse::<u64>().ok()) {
+                return days.checked_mul(24 * 3600).map(Duration::from_secs);
+            }
+            Duration::try_from(text.parse::<SignedDuration>().ok()?).ok()
         })
+    }
+
+    pub(super) fn text(&mut self, name: &'static str) -> Option<String> {
+        self.take(name, "a text", |value| value.as_str().map(str::to_owned))
+    }
+
+    pub(super) fn secret(&mut self, name: &'static str) -> Option<Secret> {
+        self.take(name, "a text", |value| value.as_str().map(Secret::new))
+    }
+
+    pub(super) fn path(&mut self, name: &'static str) -> Option<PathBuf> {
+        self.take(name, "the path of a file", |value| value.as_str().map(PathBuf::from))
+    }
+
+    /// One of several names.
+    pub(super) fn choice<T: Clone>(
+        &mut self,
+        name: &'static str,
+        choices: &[(&str, T)],
+    ) -> Option<T> {
+        let names = choices.iter().map(|(name, _)| format!("\"{name}\"")).collect::<Vec<_>>();
+        self.take(name, &format!("one of {}", names.join(", ")), |value| {
+            let chosen = value.as_str()?;
+            let found = choices.iter().find(|(name, _)| *name == chosen);
+            found.map(|(_, choice)| choice.clone())
+        })
+    }
+
+    /// Settings of a client library, as it names them; numbers and booleans become texts.
+    pub(super) fn settings(&mut self, name: &'static str) -> Vec<(String, Secret)> {
+        let settings = self.take(name, "a table of texts, numbers or booleans", |value| {
+            let text = |value: &Value| match value {
+                Value::String(text) => Some(Secret::new(text)),
+                Value::Integer(number) => Some(Secret::new(number.to_string())),
+                Value::Boolean(is) => Some(Secret::new(is.to_string())),
+                _ => None,
+            };
+            let entries = value.as_table()?.iter();
+            entries.map(|(key, value)| Some((key.clone(), text(value)?))).collect()
+        });
+        settings.unwrap_or_default()
     }
 
     /// A list of secrets; one secret may stand alone.
@@ -118,7 +163,7 @@ impl<'a> OptionReader<'a> {
         self.problems
     }
 
-    fn take<T>(
+    pub(super) fn take<T>(
         &mut self,
         name: &'static str,
         expected: &str,
@@ -176,6 +221,7 @@ mod tests {
     #[test]
     fn values_are_read() {
         let table: Table = r#"timeout = "1m 30s"
+            days = "7d"
             list = ["a", "b"]
             one = "c"
             keys = { x = "y" }"#
@@ -183,6 +229,7 @@ mod tests {
             .unwrap();
         let mut reader = OptionReader::new(&table);
         assert_eq!(reader.duration("timeout"), Some(Duration::from_secs(90)));
+        assert_eq!(reader.duration("days"), Some(Duration::from_secs(7 * 24 * 3600)));
         assert_eq!(reader.secrets("list"), [Secret::new("a"), Secret::new("b")]);
         assert_eq!(reader.secrets("one"), [Secret::new("c")]);
         assert_eq!(reader.secret_table("keys"), [("x".to_owned(), Secret::new("y"))]);

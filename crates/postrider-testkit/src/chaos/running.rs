@@ -139,7 +139,8 @@ async fn pipeline(
     let source = spec.connect().await?;
     let given = format!("allow_private = true\nconcurrency = {CONCURRENCY}");
     let given = given.parse().expect("the options are TOML");
-    let sink = SinkSpec { url, options: given }.connect().await.expect("the sink can be opened");
+    let sink = SinkSpec { options: given, ..SinkSpec::new(url) };
+    let sink = sink.connect().await.expect("the sink can be opened");
     let options = Options { ordering: spec.ordering, ..options.clone() };
     Ok(Pipeline::new(&spec.pipeline, source, sink, options))
 }

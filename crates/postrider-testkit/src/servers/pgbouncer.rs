@@ -39,7 +39,7 @@ impl Pgbouncer {
         let config: tokio_postgres::Config = url.parse().expect("a URL of PostgreSQL");
         let user = config.get_user().expect("the URL has a user");
         let password = config.get_password().expect("the URL has a password");
-        let port = super::postgres::free_port();
+        let port = super::free_port();
         let folder = Folder::new("pgbouncer");
         let password = String::from_utf8_lossy(password);
         let users = folder.write("users.txt", &format!("\"{user}\" \"{password}\"\n"));

@@ -4,7 +4,6 @@ mod server;
 mod tls;
 mod xid;
 
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -13,7 +12,7 @@ use tokio_postgres::{Client, NoTls};
 use uuid::Uuid;
 
 pub use self::server::{Limit, Options, Server, Stop};
-pub use self::tls::{Certificates, Tls};
+pub use self::tls::Tls;
 pub use super::folder::can_limit_size;
 use super::with_database;
 
@@ -180,12 +179,4 @@ fn programs() -> PathBuf {
         .max()
         .expect("PostgreSQL is installed: run `cargo xtask services up`");
     programs
-}
-
-/// A port that nothing listens on. It is none of those that the system gives to connections, so
-/// that it is still free when a server comes back.
-pub(super) fn free_port() -> u16 {
-    let ports = std::iter::repeat_with(|| fastrand::u16(20_000..32_000)).take(1000);
-    let mut free = ports.filter(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok());
-    free.next().expect("there is a free port")
 }

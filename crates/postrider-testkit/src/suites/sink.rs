@@ -21,6 +21,12 @@ pub trait TestTarget: Send + Sync {
     /// What the backend can do.
     fn capabilities(&self) -> TargetCapabilities;
 
+    /// What is sent there: by default to the topic of the event's aggregate type. Where all cases
+    /// share a server, each has a topic of its own.
+    fn encoding(&self) -> Encoding {
+        Encoding::default()
+    }
+
     /// Connects a sink to it.
     async fn connect(&self) -> Result<Box<dyn Sink>, SinkError>;
 
@@ -44,6 +50,14 @@ pub struct TargetCapabilities {
     pub misbehaviours: &'static [(Behaviour, FailureKind)],
     /// The target can [refuse](Behaviour::RefusesKey) some messages.
     pub refuses: bool,
+    /// Whoever reads sees each event once, whatever happens to the relay and the target.
+    pub exactly_once: bool,
+    /// A topic can be any text.
+    pub any_topic: bool,
+    /// The largest body that the target takes with few headers.
+    pub body_bytes_max: usize,
+    /// A body that the sink finds too large; `None` if only the pipeline looks at that.
+    pub too_large: Option<usize>,
 }
 
 /// How a target behaves.
@@ -97,13 +111,13 @@ pub fn cases() -> Vec<Case<Subject, TargetCapabilities>> {
     cases
 }
 
-fn message(event: Event) -> Message {
-    let encoded = Encoding::default().encode(Arc::new(event));
-    encoded.expect("the default templates need no field that an event lacks")
+fn message(target: &Subject, event: Event) -> Message {
+    let encoded = target.encoding().encode(Arc::new(event));
+    encoded.expect("the templates need no field that an event lacks")
 }
 
-fn messages(events: Vec<Event>) -> Vec<Message> {
-    events.into_iter().map(message).collect()
+fn messages(target: &Subject, events: Vec<Event>) -> Vec<Message> {
+    events.into_iter().map(|event| message(target, event)).collect()
 }
 
 fn ids(arrivals: &[Arrival]) -> Vec<u32> {

@@ -5,6 +5,7 @@
 //! | the event's id, the time of sending, the secrets | `webhook-id`, `webhook-timestamp`, `webhook-signature` |
 //! | format `payload` | `postrider-event-type` … and `postrider-topic`, `postrider-key` |
 //! | format `cloudevents` | `ce-type` … |
+//! | format `debezium` | `id`, `eventtype` |
 //! | the event's headers and the configured ones | as they are |
 //!
 //! A header of an event must not take the place of one that the relay or the protocol sets. Such
@@ -40,7 +41,7 @@ const RESERVED: [&str; 13] = [
 /// Prefixes of names that only the relay gives.
 const RESERVED_PREFIXES: [&str; 3] = ["ce-", "postrider-", "webhook-"];
 
-/// Whether a header is the relay's or the protocol's own.
+/// Whether a header is the relay's or the protocol's own, in every format.
 pub(super) fn is_reserved(name: &HeaderName) -> bool {
     let name = name.as_str();
     RESERVED.contains(&name) || RESERVED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
@@ -59,7 +60,8 @@ pub(super) fn headers(
         let header = HeaderName::try_from(name).map_err(|_| {
             rejected(format!("`{name}` is not the name of an HTTP header; rename it"))
         })?;
-        if !is_reserved(&header) && !secret_headers.contains_key(&header) {
+        let is_taken = is_reserved(&header) || message.reserves(name);
+        if !is_taken && !secret_headers.contains_key(&header) {
             let value = value(text, &header)?;
             headers.append(header, value);
         }
@@ -95,6 +97,7 @@ fn add_attributes(headers: &mut HeaderMap, message: &Message) -> Result<(), Sink
         Attributes::None => return Ok(()),
         Attributes::Plain => "postrider-",
         Attributes::CloudEvents { .. } => "ce-",
+        Attributes::Debezium => "",
     };
     let mut add = |name: &str, text: &str| {
         let name = format!("{prefix}{}", name.replace('_', "-"));
@@ -216,6 +219,34 @@ mod tests {
         let structured = built(event(), Format::CloudEventsStructured).unwrap();
         assert_eq!(structured.len(), 4, "{structured:#?}");
         assert!(structured.contains(&"content-type: application/cloudevents+json".to_owned()));
+    }
+
+    #[test]
+    fn the_debezium_format_has_its_names_without_a_prefix() {
+        let event =
+            event().header("ID", "canary").header("EventType", "canary").header("kept", "1");
+        let headers = built(event, Format::Debezium).unwrap();
+        let expected = [
+            "authorization: Bearer t",
+            "content-type: application/json",
+            "eventtype: OrderPaid",
+            &format!("id: {ID}"),
+            "kept: 1",
+            &format!("webhook-id: {ID}"),
+            "webhook-timestamp: 1614265330",
+        ];
+        assert_eq!(headers, expected);
+    }
+
+    #[test]
+    fn other_formats_carry_an_events_own_header_of_those_names() {
+        for format in [Format::Payload, Format::CloudEvents, Format::CloudEventsStructured] {
+            let headers =
+                built(event().header("id", "7").header("eventType", "x"), format).unwrap();
+            for expected in ["id: 7", "eventtype: x"] {
+                assert!(headers.iter().any(|header| header == expected), "{headers:#?}");
+            }
+        }
     }
 
     #[test]

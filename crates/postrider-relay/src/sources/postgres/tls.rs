@@ -14,8 +14,7 @@ use rustls::crypto::{
     CryptoProvider, WebPkiSupportedAlgorithms, aws_lc_rs, verify_tls12_signature,
     verify_tls13_signature,
 };
-use rustls::pki_types::pem::{self, PemObject};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
@@ -23,6 +22,7 @@ use rustls::{
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::source::{SourceError, SourceErrorKind};
+use crate::tls::{self, TlsError};
 
 /// How much is asked of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,9 +79,8 @@ impl TlsSettings {
         let mut config = match self.identity.as_ref().filter(|_| self.mode != TlsMode::Disable) {
             None => builder.with_no_client_auth(),
             Some((certificate, key)) => {
-                let chain = certificates(certificate, "client certificate")?;
-                let key_der = PrivateKeyDer::from_pem_file(key)
-                    .map_err(|err| unreadable("the client's private key", key, err))?;
+                let chain = tls::certificates(certificate, "client certificate")?;
+                let key_der = tls::private_key(key)?;
                 builder.with_client_auth_cert(chain, key_der).map_err(|err| {
                     misconfigured(format!(
                         "the client certificate {} does not go with the key {}",
@@ -123,26 +122,13 @@ struct Trusted {
 
 impl Trusted {
     fn file(path: &Path) -> Result<Self, SourceError> {
-        let certificates = certificates(path, "root certificate")?;
-        let mut roots = RootCertStore::empty();
-        for certificate in &certificates {
-            roots.add(certificate.clone()).map_err(|err| {
-                misconfigured(format!("{} has a certificate that cannot be used", path.display()))
-                    .with_source(err)
-            })?;
-        }
+        let (roots, certificates) = tls::roots_in(path)?;
         Ok(Self { roots, certificates })
     }
 
     fn system() -> Result<Self, SourceError> {
-        let found = rustls_native_certs::load_native_certs();
-        let mut roots = RootCertStore::empty();
-        roots.add_parsable_certificates(found.certs);
-        if roots.is_empty() {
-            return Err(misconfigured("the system has no trusted certificates")
-                .with_hint("install them (ca-certificates), or name a file with sslrootcert"));
-        }
-        Ok(Self { roots, certificates: Vec::new() })
+        let instead = "install them (ca-certificates), or name a file with sslrootcert";
+        Ok(Self { roots: tls::roots_of_the_system(instead)?, certificates: Vec::new() })
     }
 }
 
@@ -212,22 +198,14 @@ impl ServerCertVerifier for Verifier {
     }
 }
 
-/// All certificates in a file; at least one.
-fn certificates(path: &Path, what: &str) -> Result<Vec<CertificateDer<'static>>, SourceError> {
-    let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<_, _>>);
-    let certificates: Vec<_> = read.map_err(|err| unreadable(&format!("the {what}"), path, err))?;
-    if certificates.is_empty() {
-        return Err(unreadable(&format!("the {what}"), path, pem::Error::NoItemsFound));
-    }
-    Ok(certificates)
-}
-
-fn unreadable(what: &str, path: &Path, err: pem::Error) -> SourceError {
-    misconfigured(format!("cannot read {what} {}", path.display()))
-        .with_source(err)
-        .with_hint("the relay needs to read the file, and it must hold PEM without a passphrase")
-}
-
 fn misconfigured(message: impl Into<String>) -> SourceError {
     SourceError::new(SourceErrorKind::Misconfigured, message)
+}
+
+impl From<TlsError> for SourceError {
+    fn from(error: TlsError) -> Self {
+        let mut misconfigured = misconfigured(error.message).with_hint(error.hint);
+        misconfigured.source = error.source;
+        misconfigured
+    }
 }

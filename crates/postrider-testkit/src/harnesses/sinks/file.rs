@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use postrider::event::PAYLOAD_BYTES_MAX;
 use postrider_relay::sink::{FailureKind, Sink, SinkError};
 use postrider_relay::sinks::SinkSpec;
 use tempfile::TempDir;
@@ -19,6 +20,10 @@ const CAPABILITIES: TargetCapabilities = TargetCapabilities {
     away: Some(FailureKind::Misconfigured),
     misbehaviours: &[],
     refuses: false,
+    exactly_once: false,
+    any_topic: true,
+    body_bytes_max: PAYLOAD_BYTES_MAX,
+    too_large: None,
 };
 
 /// The file sink.
@@ -53,11 +58,7 @@ impl TestTarget for File {
     }
 
     async fn connect(&self) -> Result<Box<dyn Sink>, SinkError> {
-        let spec = SinkSpec {
-            url: format!("file://{}", self.path().display()),
-            options: Default::default(),
-        };
-        spec.connect().await
+        SinkSpec::new(format!("file://{}", self.path().display())).connect().await
     }
 
     async fn arrivals(&self) -> Vec<Arrival> {

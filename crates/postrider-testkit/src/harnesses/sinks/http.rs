@@ -34,6 +34,10 @@ const CAPABILITIES: TargetCapabilities = TargetCapabilities {
         (Behaviour::LosesAnswer, FailureKind::Failed),
     ],
     refuses: true,
+    exactly_once: false,
+    any_topic: true,
+    body_bytes_max: 1024 * 1024,
+    too_large: None,
 };
 
 /// The HTTP sink.
@@ -54,8 +58,8 @@ impl TestTarget for Http {
     async fn connect(&self) -> Result<Box<dyn Sink>, SinkError> {
         let options = "allow_private = true\nconcurrency = 16\ntimeout = \"500ms\"";
         let spec = SinkSpec {
-            url: format!("http://{}/hook?token=secret", self.0.address()),
             options: options.parse().expect("the options are TOML"),
+            ..SinkSpec::new(format!("http://{}/hook?token=secret", self.0.address()))
         };
         spec.connect().await
     }

@@ -3,14 +3,23 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use postrider::event::PAYLOAD_BYTES_MAX;
 use postrider_relay::sink::{Sink, SinkError};
 use postrider_relay::sinks::MemorySink;
 
 use crate::suites::sink::{Arrival, Behaviour, Subject, TargetCapabilities, TestTarget};
 use crate::suites::{Backend, Clock};
 
-const CAPABILITIES: TargetCapabilities =
-    TargetCapabilities { ordered_by_key: true, away: None, misbehaviours: &[], refuses: false };
+const CAPABILITIES: TargetCapabilities = TargetCapabilities {
+    ordered_by_key: true,
+    away: None,
+    misbehaviours: &[],
+    refuses: false,
+    exactly_once: false,
+    any_topic: true,
+    body_bytes_max: PAYLOAD_BYTES_MAX,
+    too_large: None,
+};
 
 /// The sink in memory.
 pub fn backend() -> Backend<Subject, TargetCapabilities> {

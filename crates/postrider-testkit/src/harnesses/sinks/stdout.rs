@@ -13,6 +13,7 @@ use async_trait::async_trait;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use postrider::Event;
+use postrider::event::PAYLOAD_BYTES_MAX;
 use postrider_relay::formats::Encoding;
 use postrider_relay::sink::{FailureKind, Message, Sink, SinkCapabilities, SinkError};
 use postrider_relay::sinks::SinkSpec;
@@ -26,8 +27,16 @@ use super::json_lines;
 use crate::suites::sink::{Arrival, Behaviour, Subject, TargetCapabilities, TestTarget};
 use crate::suites::{Backend, Clock};
 
-const CAPABILITIES: TargetCapabilities =
-    TargetCapabilities { ordered_by_key: true, away: None, misbehaviours: &[], refuses: false };
+const CAPABILITIES: TargetCapabilities = TargetCapabilities {
+    ordered_by_key: true,
+    away: None,
+    misbehaviours: &[],
+    refuses: false,
+    exactly_once: false,
+    any_topic: true,
+    body_bytes_max: PAYLOAD_BYTES_MAX,
+    too_large: None,
+};
 
 /// Set for the process that publishes.
 const SERVE: &str = "POSTRIDER_TESTKIT_STDOUT";
@@ -60,7 +69,7 @@ pub fn serve() -> Option<ExitCode> {
 }
 
 fn spec() -> SinkSpec {
-    SinkSpec { url: "stdout:".to_owned(), options: Default::default() }
+    SinkSpec::new("stdout:")
 }
 
 struct Stdout {
@@ -120,7 +129,7 @@ impl Sink for Elsewhere {
         self.declared.clone()
     }
 
-    async fn check(&self) -> Result<(), SinkError> {
+    async fn check(&self) -> Result<Vec<String>, SinkError> {
         spec().connect().await?.check().await
     }
 

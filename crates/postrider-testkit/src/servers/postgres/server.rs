@@ -9,9 +9,11 @@ use tokio::sync::OnceCell;
 use tokio::time::{Instant, sleep};
 use tokio_postgres::Client;
 
-use super::tls::{Certificates, Tls};
-use super::{connect, free_port, programs};
+use super::tls::{self, Tls};
+use super::{connect, programs};
+use crate::servers::certificates::Certificates;
 use crate::servers::folder::{Folder, Process, send};
+use crate::servers::free_port;
 
 const USER: &str = "postrider";
 const PASSWORD: &str = "postrider";
@@ -95,7 +97,7 @@ impl Server {
             let linked = std::os::unix::fs::symlink(target, folder.path().join("data/pg_wal"));
             linked.expect("a link can be made");
         }
-        let certificates = options.tls.map(|tls| Certificates::make(&folder, tls));
+        let certificates = options.tls.map(|_| Certificates::make(&folder));
         let mut server = Self { folder, process: None, port: free_port(), options, certificates };
         server.configure();
         server.must_start().await;
@@ -219,15 +221,15 @@ impl Server {
 
     /// Adds to its settings; of two lines the last one counts.
     fn configure(&self) {
-        let tls = self.certificates.as_ref().map(Certificates::settings).unwrap_or_default();
+        let tls = self.certificates.as_ref().map(tls::settings).unwrap_or_default();
         let lines = self.options.settings.join("\n");
         let path = self.data().join("postgresql.conf");
         let settings = fs::read_to_string(&path).expect("a server has settings");
         let settings = format!("{settings}{SETTINGS}port = {}\n{tls}{lines}\n", self.port);
         fs::write(&path, settings).expect("settings can be written");
-        if let Some(certificates) = &self.certificates {
+        if let Some(tls) = self.options.tls {
             let path = self.data().join("pg_hba.conf");
-            fs::write(path, certificates.rules()).expect("settings can be written");
+            fs::write(path, tls.rules()).expect("settings can be written");
         }
     }
 }

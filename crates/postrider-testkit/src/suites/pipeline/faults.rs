@@ -218,8 +218,12 @@ impl Sink for FaultySink {
         capabilities
     }
 
-    async fn check(&self) -> Result<(), SinkError> {
+    async fn check(&self) -> Result<Vec<String>, SinkError> {
         self.inner.check().await
+    }
+
+    fn allow_until(&self, until: Option<Instant>) {
+        self.inner.allow_until(until);
     }
 
     async fn publish(&self, messages: &[Message]) -> Vec<Result<(), SinkError>> {

@@ -51,7 +51,9 @@ async fn a_kill_at_any_call_loses_and_reorders_nothing(routes: Subject) {
         let ended = route.run(&faults, in_small_steps(10)).await;
         if let Ended::Killed = ended {
             match route.run(&faults, in_small_steps(10)).await {
-                Ended::Drained(_) => route.check(KEYS, 1..13, &[], WINDOW).await,
+                Ended::Drained(_) => {
+                    route.check(KEYS, 1..13, &[], route.repeated(WINDOW)).await;
+                }
                 Ended::Killed => panic!("the fuse burns once"),
             }
             assert!(route.parked().await.is_empty(), "killed at call {call}");
@@ -80,7 +82,7 @@ async fn kills_in_a_row_lose_and_reorder_nothing(routes: Subject) {
         }
     }
     assert!(kills > 3, "the faults did not bite");
-    route.check(KEYS, 1..25, &[], kills * WINDOW).await;
+    route.check(KEYS, 1..25, &[], route.repeated(kills * WINDOW)).await;
     assert!(route.parked().await.is_empty());
 }
 
@@ -101,7 +103,8 @@ async fn kills_at_any_moment_lose_and_reorder_nothing(routes: Subject) {
         Ended::Drained(_) => {}
         Ended::Killed => panic!("nobody kills it any more"),
     }
-    route.check(KEYS, 1..kills * 6 + 1, &[], kills as usize * WINDOW).await;
+    let repeated = route.repeated(kills as usize * WINDOW);
+    route.check(KEYS, 1..kills * 6 + 1, &[], repeated).await;
 }
 
 /// G-01, G-05: nobody is left to count the attempt, and yet it is found.
@@ -120,9 +123,10 @@ async fn an_event_that_kills_the_relay_is_parked_and_others_flow(routes: Subject
     assert_eq!(route.parked().await, [4]);
     assert!(route.letters().await[0].error.contains("the relay stopped"));
     // Everything of its key waits behind it.
-    route.check(KEYS, 1..13, &[4, 7, 10], starts * WINDOW).await;
+    let repeated = route.repeated(starts * WINDOW);
+    route.check(KEYS, 1..13, &[4, 7, 10], repeated).await;
     faults.heal();
     assert_eq!(route.retry().await, 1);
     route.drain(&faults).await;
-    route.check(KEYS, 1..13, &[], starts * WINDOW).await;
+    route.check(KEYS, 1..13, &[], repeated).await;
 }

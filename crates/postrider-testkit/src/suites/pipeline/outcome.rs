@@ -45,6 +45,11 @@ impl Route {
         assert!(wrong.is_empty(), "{wrong:#?}");
     }
 
+    /// How many events may arrive twice when so many were under way at kills.
+    pub(super) fn repeated(&self, under_way: usize) -> usize {
+        if self.target.capabilities().exactly_once { 0 } else { under_way }
+    }
+
     pub(super) async fn letters(&self) -> Vec<DeadLetter> {
         let admin = self.outbox.admin().await;
         let letters = admin.dead_letters(&Selection::default(), None, 1000).await;

@@ -1,9 +1,11 @@
 //! Runs a pipeline over a route: to its end, until it is stopped, or until it is killed.
 
+use std::cell::RefCell;
 use std::time::Duration;
 
 use postrider_relay::pipeline::{Options, Pipeline, PipelineError, Retry, Status, Totals, Window};
 use postrider_relay::shutdown::{ShutdownHandle, shutdown};
+use postrider_relay::source::SourceErrorKind;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -42,22 +44,28 @@ pub(super) struct Running {
 
 impl Route {
     pub(super) async fn pipeline(&self, faults: &Faults, options: Options) -> Pipeline {
+        // A relay that was killed while it wrote may hold either end a moment longer.
         let connecting = async {
-            let source = self.outbox.connect(Default::default()).await;
-            let source = source.expect("the outbox can be read");
-            // A relay that was killed while it wrote may hold its target a moment longer.
-            let sink = std::cell::RefCell::new(None);
-            until("the sink is connected", || async {
-                let connected = self.target.connect().await.ok();
-                let done = connected.is_some();
-                *sink.borrow_mut() = connected;
-                done
+            let (source, sink) = (RefCell::new(None), RefCell::new(None));
+            until("the source is connected", || async {
+                match self.outbox.connect(Default::default()).await {
+                    Ok(connected) => source.replace(Some(connected)).is_none(),
+                    Err(error) if error.kind == SourceErrorKind::Held => false,
+                    Err(error) => panic!("the outbox cannot be read: {}", error.details()),
+                }
             })
             .await;
-            (source, sink.into_inner().expect("it is connected"))
+            until("the sink is connected", || async {
+                sink.replace(self.target.connect().await.ok());
+                sink.borrow().is_some()
+            })
+            .await;
+            let (source, sink) = (source.into_inner(), sink.into_inner());
+            (source.expect("it is connected"), sink.expect("it is connected"))
         };
         let (source, sink) = within("connecting", connecting).await;
         let (source, sink) = (faults.over_source(source), faults.over_sink(sink));
+        let options = Options { encoding: self.target.encoding(), ..options };
         Pipeline::new(PIPELINE, source, sink, options)
     }
 

@@ -21,19 +21,26 @@ use crate::suites::waiting::{until, within};
 
 pub(super) fn cases() -> Vec<Case<Subject, RouteCapabilities>> {
     let goes_away = |can: &RouteCapabilities| can.target.away == Some(FailureKind::Unavailable);
-    let misbehaves = |can: &RouteCapabilities| !can.target.misbehaviours.is_empty();
+    let loses_answers = |can: &RouteCapabilities| {
+        let behaviours = can.target.misbehaviours.iter();
+        behaviours.map(|(behaviour, _)| behaviour).any(|one| *one == Behaviour::LosesAnswer)
+    };
+    let asks_for_a_pause = |can: &RouteCapabilities| {
+        let asks = |behaviour: &Behaviour| matches!(behaviour, Behaviour::AnswersPause(..));
+        can.target.misbehaviours.iter().any(|(behaviour, _)| asks(behaviour))
+    };
     vec![
         case!(an_outage_counts_no_attempt_and_parks_nothing),
         case!(an_endpoint_that_goes_away_and_comes_back_gets_everything)
             .needing(goes_away, "the target cannot be out of reach for a while"),
         case!(lost_answers_lead_to_the_same_events_again),
         case!(answers_lost_on_the_way_lead_to_the_same_events_again)
-            .needing(misbehaves, "nothing lies between the sink and its target"),
+            .needing(loses_answers, "what the target answers cannot be lost"),
         case!(a_throttled_sink_is_left_alone_as_long_as_it_asks),
         case!(a_pause_that_was_asked_for_outlasts_other_answers),
         case!(an_event_that_the_sink_is_away_for_is_parked_while_others_flow),
         case!(an_endpoint_that_asks_for_a_pause_gets_it)
-            .needing(misbehaves, "the target cannot ask for a pause"),
+            .needing(asks_for_a_pause, "the target cannot ask for a pause"),
         case!(a_misconfigured_sink_stops_only_its_own_pipeline),
         case!(a_sink_that_panics_is_contained),
         case!(a_sink_that_forgets_an_answer_is_contained),
@@ -99,26 +106,31 @@ async fn lost_answers_lead_to_the_same_events_again(routes: Subject) {
     });
     let totals = route.drain(&faults).await;
     assert_eq!((totals.delivered, totals.parked), (20, 0));
+    let sink = route.target.connect().await.expect("the sink can be connected");
+    let duplicates = if sink.capabilities().deduplicates { 0 } else { 5 };
     let arrived = route.arrived().await.len();
-    assert!(arrived > 20, "no answer was lost");
-    route.check(3, 1..21, &[], 5).await;
+    assert_eq!(arrived > 20, duplicates > 0, "{arrived} have arrived");
+    route.check(3, 1..21, &[], duplicates).await;
 }
 
 /// G-04, with a real endpoint that hangs up.
 async fn answers_lost_on_the_way_lead_to_the_same_events_again(routes: Subject) {
     let route = routes.fresh().await;
-    route.outbox.write(&spread(3, 1..10)).await;
-    route.target.behave(Behaviour::LosesAnswer).await;
+    route.outbox.write(&spread(3, 1..4)).await;
     let mut patient = options();
     patient.retry.attempts = 1000;
     let mut running = route.start(&Faults::none(), patient).await;
+    // Many brokers have to answer before anything can be sent.
+    running.until("it is connected", |status| status.totals.delivered == 3).await;
+    route.target.behave(Behaviour::LosesAnswer).await;
+    route.outbox.write(&spread(3, 4..13)).await;
     route.until_arrived(6).await;
     route.target.behave(Behaviour::Well).await;
-    running.until("everything is delivered", |status| status.totals.delivered == 9).await;
+    running.until("everything is delivered", |status| status.totals.delivered == 12).await;
     let totals = running.stopped().await;
     assert_eq!(totals.parked, 0);
     let arrived = route.arrived().await.len();
-    route.check(3, 1..10, &[], arrived - 9).await;
+    route.check(3, 1..13, &[], arrived - 12).await;
 }
 
 /// What a sink that throttles asks for.
@@ -270,8 +282,10 @@ async fn a_sink_that_hangs_is_given_up(routes: Subject) {
         (4, 1) => Fate::Hang,
         _ => Fate::Publish,
     });
-    let impatient =
+    let mut impatient =
         Options { publish_timeout: Duration::from_millis(150), drain: true, ..options() };
+    // A sink that has to connect may take as long.
+    impatient.retry.attempts = 1000;
     let mut running = route.start(&faults, impatient).await;
     running.until("everything is delivered", |status| status.totals.delivered == 9).await;
     running.end().await.expect("the pipeline ends well");

@@ -38,7 +38,7 @@ async fn there_is_one_answer_for_each_message(target: Subject) {
     assert_eq!(sink.publish(&[]).await, []);
     let most = sink.capabilities().batch_events_max.min(200) as u32;
     for (first, count) in [(1, 1), (1001, most)] {
-        let answers = sink.publish(&messages(spread(5, first..first + count))).await;
+        let answers = sink.publish(&messages(&target, spread(5, first..first + count))).await;
         assert_eq!(answers, vec![Ok(()); count as usize]);
     }
     assert_eq!(target.arrivals().await.len(), 1 + most as usize);
@@ -49,7 +49,7 @@ async fn ok_means_that_it_is_kept(target: Subject) {
     let sink = connect(&target).await;
     assert!(target.arrivals().await.is_empty());
     for number in 1..=10 {
-        assert_eq!(sink.publish(&[message(event("a", number))]).await, [Ok(())]);
+        assert_eq!(sink.publish(&[message(&target, event("a", number))]).await, [Ok(())]);
         assert_eq!(target.arrivals().await.len(), number as usize);
     }
 }
@@ -58,7 +58,7 @@ async fn ok_means_that_it_is_kept(target: Subject) {
 async fn what_is_kept_stays_when_the_sink_is_opened_again(target: Subject) {
     for number in 1..=4 {
         let sink = connect(&target).await;
-        assert_eq!(sink.publish(&[message(event("a", number))]).await, [Ok(())]);
+        assert_eq!(sink.publish(&[message(&target, event("a", number))]).await, [Ok(())]);
         match number % 2 {
             0 => sink.close().await.expect("the sink can be closed"),
             _ => drop(sink),
@@ -70,7 +70,7 @@ async fn what_is_kept_stays_when_the_sink_is_opened_again(target: Subject) {
 /// G-03.
 async fn messages_of_a_key_arrive_in_order(target: Subject) {
     let sink = connect(&target).await;
-    let answers = sink.publish(&messages(events("a", 1..101))).await;
+    let answers = sink.publish(&messages(&target, events("a", 1..101))).await;
     assert!(answers.iter().all(Result::is_ok));
     assert_eq!(ids(&target.arrivals().await), (1..=100).collect::<Vec<_>>());
 }
@@ -79,7 +79,7 @@ async fn messages_of_a_key_arrive_in_order(target: Subject) {
 async fn one_call_after_another_arrives_in_order(target: Subject) {
     let sink = connect(&target).await;
     for number in 1..=30 {
-        assert_eq!(sink.publish(&[message(event("a", number))]).await, [Ok(())]);
+        assert_eq!(sink.publish(&[message(&target, event("a", number))]).await, [Ok(())]);
     }
     assert_eq!(ids(&target.arrivals().await), (1..=30).collect::<Vec<_>>());
 }
@@ -91,7 +91,7 @@ async fn calls_at_once_do_not_mix(target: Subject) {
     let batches: Vec<_> = (0..calls)
         .map(|call| {
             let first = call * 10 + 1;
-            messages(spread(1000, first..first + 3))
+            messages(&target, spread(1000, first..first + 3))
         })
         .collect();
     let answers = join_all(batches.iter().map(|batch| sink.publish(batch))).await;
@@ -107,7 +107,7 @@ async fn a_refused_message_says_nothing_about_others(target: Subject) {
     let sink = connect(&target).await;
     target.behave(Behaviour::RefusesKey("bad")).await;
     let batch = [event("a", 1), event("bad", 2), event("b", 3), event("bad", 4), event("c", 5)];
-    let answers = sink.publish(&messages(batch.into())).await;
+    let answers = sink.publish(&messages(&target, batch.into())).await;
     let accepted: Vec<_> = answers.iter().map(Result::is_ok).collect();
     assert_eq!(accepted, [true, false, true, false, true]);
     assert_eq!(ids(&target.arrivals().await), [1, 3, 5]);
@@ -116,7 +116,7 @@ async fn a_refused_message_says_nothing_about_others(target: Subject) {
 /// G-04: a consumer knows a duplicate by its id, and it has the same contents.
 async fn a_message_that_comes_twice_is_the_same(target: Subject) {
     let sink = connect(&target).await;
-    let message = message(event("a", 1));
+    let message = message(&target, event("a", 1));
     for _ in 0..2 {
         assert_eq!(sink.publish(std::slice::from_ref(&message)).await, [Ok(())]);
     }

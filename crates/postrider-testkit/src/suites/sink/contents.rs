@@ -1,18 +1,22 @@
 //! What arrives is what was sent.
 
-use postrider::event::{HEADERS_MAX, PAYLOAD_BYTES_MAX};
+use postrider::event::HEADERS_MAX;
+use postrider_relay::sink::FailureKind;
 
-use super::{Subject, TargetCapabilities, connect, message};
+use super::{Subject, TargetCapabilities, connect, ids, message, messages};
 use crate::case;
 use crate::suites::Case;
-use crate::suites::numbered::building;
+use crate::suites::numbered::{building, event};
 
 pub(super) fn cases() -> Vec<Case<Subject, TargetCapabilities>> {
     vec![
         case!(topic_key_and_headers_are_carried),
         case!(any_text_is_carried),
+        case!(any_topic_is_carried).needing(|can| can.any_topic, "topics have rules"),
         case!(every_payload_is_carried_byte_for_byte),
         case!(the_largest_payload_is_carried),
+        case!(a_payload_that_is_too_large_is_rejected_alone)
+            .needing(|can| can.too_large.is_some(), "the sink takes whatever the pipeline sends"),
         case!(as_many_headers_as_an_event_can_have_are_carried),
     ]
 }
@@ -20,7 +24,7 @@ pub(super) fn cases() -> Vec<Case<Subject, TargetCapabilities>> {
 async fn topic_key_and_headers_are_carried(target: Subject) {
     let sink = connect(&target).await;
     let sent = building("42", 1).header("tenant", "acme").header("x-empty", "");
-    let sent = message(sent.build().expect("the event is valid"));
+    let sent = message(&target, sent.build().expect("the event is valid"));
     assert_eq!(sink.publish(std::slice::from_ref(&sent)).await, [Ok(())]);
     let arrivals = target.arrivals().await;
     let arrival = &arrivals[0];
@@ -35,13 +39,20 @@ async fn topic_key_and_headers_are_carried(target: Subject) {
 async fn any_text_is_carried(target: Subject) {
     let sink = connect(&target).await;
     let key = "ключ \"'%0A\\🛒,;=";
-    let sent = building(key, 1).topic("тема/50%").header("tenant", "Zoë ✓ \"a\\b\"");
-    let sent = message(sent.build().expect("the event is valid"));
+    let sent = building(key, 1).header("tenant", "Zoë ✓ \"a\\b\"");
+    let sent = message(&target, sent.build().expect("the event is valid"));
     assert_eq!(sink.publish(&[sent]).await, [Ok(())]);
     let arrivals = target.arrivals().await;
     let arrival = &arrivals[0];
-    assert_eq!((arrival.key.as_str(), arrival.topic.as_str()), (key, "тема/50%"));
+    assert_eq!(arrival.key, key);
     assert_eq!(arrival.headers.get("tenant").map(String::as_str), Some("Zoë ✓ \"a\\b\""));
+}
+
+async fn any_topic_is_carried(target: Subject) {
+    let sink = connect(&target).await;
+    let sent = building("a", 1).topic("тема/50%").build().expect("the event is valid");
+    assert_eq!(sink.publish(&[message(&target, sent)]).await, [Ok(())]);
+    assert_eq!(target.arrivals().await[0].topic, "тема/50%");
 }
 
 async fn every_payload_is_carried_byte_for_byte(target: Subject) {
@@ -58,7 +69,7 @@ async fn every_payload_is_carried_byte_for_byte(target: Subject) {
     ];
     for (number, (payload, content_type)) in (1..).zip(payloads) {
         let sent = building("a", number).payload(payload.to_vec(), content_type);
-        let sent = message(sent.build().expect("the event is valid"));
+        let sent = message(&target, sent.build().expect("the event is valid"));
         assert_eq!(sink.publish(&[sent]).await, [Ok(())]);
         let arrivals = target.arrivals().await;
         let arrival = arrivals.last().expect("something has arrived");
@@ -66,21 +77,40 @@ async fn every_payload_is_carried_byte_for_byte(target: Subject) {
     }
 }
 
-/// As large as the sink says it can be.
 async fn the_largest_payload_is_carried(target: Subject) {
     let sink = connect(&target).await;
-    let bytes = sink.capabilities().event_bytes_max.min(PAYLOAD_BYTES_MAX);
+    let bytes = target.capabilities().body_bytes_max;
+    assert!(bytes <= sink.capabilities().event_bytes_max);
     let sent = building("a", 1).payload(vec![b'x'; bytes], "text/plain");
-    let sent = message(sent.build().expect("the payload is within its limit"));
+    let sent = message(&target, sent.build().expect("the payload is within its limit"));
     assert_eq!(sink.publish(&[sent]).await, [Ok(())]);
     assert_eq!(target.arrivals().await[0].body.len(), bytes);
+}
+
+/// F54: parked with its size, and nothing else with it.
+async fn a_payload_that_is_too_large_is_rejected_alone(target: Subject) {
+    let sink = connect(&target).await;
+    let bytes = target.capabilities().too_large.expect("the case needs it");
+    let large = building("large", 2).payload(vec![b'x'; bytes], "text/plain");
+    let large = large.build().expect("the payload is within its limit");
+    let sent = messages(&target, vec![event("a", 1), large, event("b", 3)]);
+    let answers = sink.publish(&sent).await;
+    let accepted: Vec<_> = answers.iter().map(Result::is_ok).collect();
+    assert_eq!(accepted, [true, false, true], "{answers:?}");
+    let error = answers[1].as_ref().expect_err("it was refused");
+    assert_eq!(error.kind, FailureKind::Rejected);
+    let digits: String =
+        error.message.chars().filter(|c| c.is_ascii_digit() || *c == ' ').collect();
+    let names_a_size = |word: &str| word.parse().is_ok_and(|size: usize| size >= bytes);
+    assert!(digits.split(' ').any(names_a_size), "no size in {error}");
+    assert_eq!(ids(&target.arrivals().await), [1, 3]);
 }
 
 async fn as_many_headers_as_an_event_can_have_are_carried(target: Subject) {
     let sink = connect(&target).await;
     let headers = |index| (format!("x-header-{index}"), "v".repeat(200));
     let sent = building("a", 1).headers((0..HEADERS_MAX).map(headers));
-    let sent = message(sent.build().expect("the headers are within their limit"));
+    let sent = message(&target, sent.build().expect("the headers are within their limit"));
     assert_eq!(sink.publish(&[sent]).await, [Ok(())]);
     let arrivals = target.arrivals().await;
     for (name, value) in (0..HEADERS_MAX).map(headers) {

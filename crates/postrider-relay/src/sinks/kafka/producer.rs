@@ -1,0 +1,179 @@
+//! A producer of librdkafka, and whether it has trouble with its connections.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rdkafka::ClientConfig;
+use rdkafka::client::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::DeliveryResult;
+use rdkafka::producer::{BaseRecord, Producer as _, ProducerContext, ThreadedProducer};
+use tokio::sync::watch;
+
+use super::delivery::{Call, Delivery};
+use super::facts::Limits;
+use super::progress::Note;
+use super::record::Record;
+use super::trouble::Trouble;
+use crate::sink::{FailureKind, SinkError};
+
+/// A producer. Dropped, it throws away what it has not sent.
+pub(super) struct Producer {
+    /// Only the drop takes it.
+    inner: Option<ThreadedProducer<Context>>,
+    trouble: watch::Receiver<Option<Trouble>>,
+    limits: Limits,
+}
+
+impl Producer {
+    /// Makes a producer; its connections come about in the background.
+    pub(super) fn new(config: &ClientConfig, limits: Limits) -> Result<Self, SinkError> {
+        let (sender, trouble) = watch::channel(None);
+        let mut config = config.clone();
+        config.set("message.max.bytes", limits.record_bytes.max(1000).to_string());
+        config.set("batch.size", limits.batch_bytes.max(1).to_string());
+        // Where a connection is closed, only the log says why.
+        config.set_log_level(RDKafkaLogLevel::Info);
+        let inner = config.create_with_context(Context { trouble: sender }).map_err(not_made)?;
+        Ok(Self { inner: Some(inner), trouble, limits })
+    }
+
+    pub(super) fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// Queues a record. The call gets the answer, unless there is an error now.
+    pub(super) fn send(
+        &self,
+        record: Record<'_>,
+        call: Arc<Call>,
+        index: usize,
+    ) -> Result<(), KafkaError> {
+        let delivery = Box::new(Delivery { call, index });
+        let mut base = BaseRecord::with_opaque_to(record.topic, delivery).key(record.key);
+        base = base.headers(record.headers);
+        base.payload = record.value;
+        base.partition = record.partition;
+        self.inner().send(base).map_err(|(error, _)| error)
+    }
+
+    /// Queues the record of what a transaction publishes.
+    pub(super) fn send_note(
+        &self,
+        topic: &str,
+        note: &Note,
+        call: Arc<Call>,
+    ) -> Result<(), KafkaError> {
+        let delivery = Box::new(Delivery { call, index: 0 });
+        let record = BaseRecord::with_opaque_to(topic, delivery).key(&note.key);
+        self.inner().send(record.payload(&note.value)).map_err(|(error, _)| error)
+    }
+
+    /// Ends what an earlier producer of this name has left, and keeps it from going on. Blocks.
+    pub(super) fn init_transactions(&self, timeout: Duration) -> Result<(), KafkaError> {
+        self.inner().init_transactions(timeout)
+    }
+
+    pub(super) fn begin_transaction(&self) -> Result<(), KafkaError> {
+        self.inner().begin_transaction()
+    }
+
+    /// Blocks.
+    pub(super) fn commit_transaction(&self, timeout: Duration) -> Result<(), KafkaError> {
+        self.inner().commit_transaction(timeout)
+    }
+
+    /// Blocks.
+    pub(super) fn abort_transaction(&self, timeout: Duration) -> Result<(), KafkaError> {
+        self.inner().abort_transaction(timeout)
+    }
+
+    /// Whether it failed for good. One that was not let in says so only once in a while: only a
+    /// new one finds out whether that was mended.
+    pub(super) fn is_broken(&self) -> bool {
+        let is_refused = self.trouble.borrow().as_ref().is_some_and(Trouble::is_refusal);
+        is_refused || self.inner().client().fatal_error().is_some()
+    }
+
+    /// What is wrong with the connections, if anything is.
+    pub(super) fn trouble(&self) -> Option<Trouble> {
+        self.trouble.borrow().clone()
+    }
+
+    /// Waits until the cluster does not let us in.
+    pub(super) async fn refused(&self) -> Trouble {
+        let mut trouble = self.trouble.clone();
+        let refused = trouble.wait_for(|trouble| trouble.as_ref().is_some_and(Trouble::is_refusal));
+        match refused.await.ok().and_then(|trouble| trouble.clone()) {
+            Some(trouble) => trouble,
+            None => std::future::pending().await,
+        }
+    }
+
+    fn inner(&self) -> &ThreadedProducer<Context> {
+        self.inner.as_ref().expect("only the drop takes it")
+    }
+}
+
+impl Drop for Producer {
+    /// Ending its threads takes a while, which must not be the caller's.
+    fn drop(&mut self) {
+        let inner = self.inner.take();
+        // Without a thread it is the caller's after all.
+        let _ = std::thread::Builder::new().name("kafka-close".into()).spawn(move || drop(inner));
+    }
+}
+
+pub(super) fn not_made(error: KafkaError) -> SinkError {
+    let message = format!("cannot make a client of Kafka: {error}");
+    SinkError::new(FailureKind::Misconfigured, message)
+}
+
+/// What librdkafka calls back.
+struct Context {
+    trouble: watch::Sender<Option<Trouble>>,
+}
+
+impl Context {
+    fn tell(&self, trouble: Trouble) {
+        self.trouble.send_if_modified(|known| {
+            let is_news = known.as_ref().is_none_or(|known| trouble.says_more_than(known));
+            if is_news {
+                *known = Some(trouble);
+            }
+            is_news
+        });
+    }
+}
+
+impl ClientContext for Context {
+    /// What matters comes back with messages.
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        tracing::debug!(?level, facility, message, "librdkafka");
+        if facility == "FAIL" {
+            self.tell(Trouble::logged(message));
+        }
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        if let Some(code) = error.rdkafka_error_code() {
+            self.tell(Trouble::new(code, reason));
+        }
+    }
+}
+
+impl ProducerContext for Context {
+    type DeliveryOpaque = Box<Delivery>;
+
+    fn delivery(&self, result: &DeliveryResult<'_>, delivery: Box<Delivery>) {
+        let undelivered = match result {
+            Ok(_) => None,
+            Err((error, _)) => Some(error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail)),
+        };
+        if undelivered.is_none() && self.trouble.borrow().is_some() {
+            self.trouble.send_replace(None);
+        }
+        delivery.call.answer(delivery.index, undelivered);
+    }
+}

@@ -1,0 +1,163 @@
+//! Settings of librdkafka that a user passes on, and those that would break what the sink
+//! promises.
+
+use rdkafka::ClientConfig;
+
+use crate::secret::Secret;
+use crate::sinks::Problem;
+
+/// Settings with one value that is right, by all their names, and why others are not.
+const FIXED: [(&[&str], &[&str], &str); 6] = [
+    (
+        &["acks", "request.required.acks"],
+        &["all", "-1"],
+        "an event that was not written by all replicas in sync can be lost",
+    ),
+    (
+        &["enable.idempotence"],
+        &["true"],
+        "what is sent again could be written twice, or out of order",
+    ),
+    (
+        &["partitioner"],
+        &["murmur2", "murmur2_random"],
+        "the events of a key would not be where the Java client puts them",
+    ),
+    (
+        &["enable.ssl.certificate.verification"],
+        &["true"],
+        "anybody could be the broker; name its authority with tls = { ca_file = \"…\" }",
+    ),
+    (
+        &["ssl.endpoint.identification.algorithm"],
+        &["https"],
+        "anybody with a certificate could be the broker",
+    ),
+    (
+        &["enable.gapless.guarantee"],
+        &["false"],
+        "one record of a key is under way at a time, and no gap can come about",
+    ),
+];
+
+/// Settings that the sink makes by itself, with what to write instead.
+const OWN: [(&str, &str); 20] = [
+    ("bootstrap.servers", "write the servers into url"),
+    ("metadata.broker.list", "write the servers into url"),
+    ("security.protocol", "set tls, username and password"),
+    ("sasl.username", "set username"),
+    ("sasl.password", "set password"),
+    ("sasl.mechanism", "set sasl_mechanism"),
+    ("sasl.mechanisms", "set sasl_mechanism"),
+    ("ssl.ca.location", "set tls = { ca_file = \"…\" }"),
+    ("ssl.certificate.location", "set tls = { certificate_file = \"…\", key_file = \"…\" }"),
+    ("ssl.key.location", "set tls = { certificate_file = \"…\", key_file = \"…\" }"),
+    ("compression.type", "set compression"),
+    ("compression.codec", "set compression"),
+    ("message.timeout.ms", "set timeout"),
+    ("delivery.timeout.ms", "set timeout"),
+    ("message.max.bytes", "each topic's own limit is used"),
+    ("transactional.id", "leave it out: it is not a setting of one producer"),
+    ("allow.auto.create.topics", "set create_missing"),
+    ("retries", "leave it out: the producer sends again until timeout"),
+    ("message.send.max.retries", "leave it out: the producer sends again until timeout"),
+    ("queue.buffering.max.messages", "the pipeline's window bounds what is in memory"),
+];
+
+const IN_FLIGHT: [&str; 2] = ["max.in.flight", "max.in.flight.requests.per.connection"];
+const IN_FLIGHT_MAX: u32 = 5;
+
+/// Adds a user's settings; the answer is what is wrong with them.
+pub(super) fn add(settings: &[(String, Secret)], config: &mut ClientConfig) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for (name, value) in settings {
+        match mistake(name, value.expose()) {
+            Some(problem) => problems.push(problem),
+            None => {
+                let mut alone = ClientConfig::new();
+                alone.set(name, value.expose());
+                match alone.create_native_config() {
+                    Ok(_) => drop(config.set(name, value.expose())),
+                    // Not the error of librdkafka: it shows the value, which may be a secret.
+                    Err(_) => problems.push(
+                        Problem::new(option(name), "librdkafka does not know it, or not the value")
+                            .with_hint("see the list of its settings, CONFIGURATION.md"),
+                    ),
+                }
+            }
+        }
+    }
+    problems
+}
+
+fn option(name: &str) -> String {
+    format!("client.{name}")
+}
+
+fn mistake(name: &str, value: &str) -> Option<Problem> {
+    if let Some((_, instead)) = OWN.iter().find(|(own, _)| *own == name) {
+        return Some(Problem::new(option(name), "is set by the sink").with_hint(*instead));
+    }
+    if let Some((_, right, why)) = FIXED.iter().find(|(names, ..)| names.contains(&name)) {
+        if right.iter().any(|right| right.eq_ignore_ascii_case(value)) {
+            return None;
+        }
+        let message = format!("must be {}: otherwise {why}", right[0]);
+        return Some(Problem::new(option(name), message).with_hint("leave it out"));
+    }
+    if IN_FLIGHT.contains(&name) && !value.parse().is_ok_and(|count: u32| count <= IN_FLIGHT_MAX) {
+        let message = "must be at most 5: with more, what is sent again could change places";
+        return Some(Problem::new(option(name), message).with_hint("leave it out"));
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problems(name: &str, value: &str) -> String {
+        let settings = [(name.to_owned(), Secret::new(value))];
+        let problems = add(&settings, &mut ClientConfig::new());
+        problems.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn unsafe_settings_are_refused_with_the_reason() {
+        for (name, value, expected) in [
+            ("acks", "1", "client.acks: must be all: otherwise an event that was not written by"),
+            ("request.required.acks", "0", "must be all"),
+            ("enable.idempotence", "false", "could be written twice, or out of order"),
+            ("max.in.flight", "6", "must be at most 5"),
+            ("max.in.flight.requests.per.connection", "100", "must be at most 5"),
+            ("partitioner", "consistent_random", "where the Java client puts them"),
+            ("enable.ssl.certificate.verification", "false", "anybody could be the broker"),
+            ("sasl.password", "canary", "is set by the sink; set password"),
+            ("message.timeout.ms", "1", "is set by the sink; set timeout"),
+            ("linger.msec", "canary", "librdkafka does not know it"),
+            ("linger.ms", "canary", "librdkafka does not know it, or not the value"),
+        ] {
+            let found = problems(name, value);
+            assert!(found.contains(expected), "{name}: {found}");
+            assert!(!found.contains("canary"), "{found}");
+        }
+    }
+
+    #[test]
+    fn other_settings_are_passed_on() {
+        for (name, value) in [
+            ("acks", "all"),
+            ("acks", "-1"),
+            ("enable.idempotence", "TRUE"),
+            ("max.in.flight", "1"),
+            ("linger.ms", "20"),
+            ("socket.keepalive.enable", "true"),
+            ("client.rack", "a"),
+        ] {
+            assert_eq!(problems(name, value), "", "{name}");
+            let mut config = ClientConfig::new();
+            add(&[(name.to_owned(), Secret::new(value))], &mut config);
+            assert_eq!(config.get(name), Some(value));
+        }
+    }
+}

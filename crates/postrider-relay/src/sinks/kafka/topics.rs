@@ -1,0 +1,274 @@
+//! What is known of the topics: whether they are there, and how large a record they take.
+//!
+//! librdkafka would find out late and for whole batches, so a topic is asked about before its
+//! first record.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rdkafka::ClientConfig;
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, ResourceSpecifier, TopicReplication};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+
+use super::facts::{Facts, KnownTopics, Limits, Settings};
+use super::failure::{
+    Place, code_of, failure, no_progress_topic, no_topic, not_created, too_few_replicas,
+};
+use super::options::Options;
+use super::producer::not_made;
+use super::progress_reader;
+use super::record::topic_problem;
+use super::trouble::Trouble;
+use crate::routing::Template;
+use crate::sink::{FailureKind, Message, SinkError};
+
+/// The topics of a cluster.
+pub(super) struct Topics {
+    admin: Arc<AdminClient<DefaultClientContext>>,
+    servers: String,
+    known: KnownTopics,
+    /// How to make a topic that is missing: partitions and replicas, if that is wanted.
+    create: Option<(i32, i32)>,
+    /// What a consumer is made with.
+    config: ClientConfig,
+}
+
+impl Topics {
+    pub(super) fn new(
+        config: &ClientConfig,
+        options: &Options,
+        servers: String,
+    ) -> Result<Self, SinkError> {
+        let mut config = config.clone();
+        for producers in ["enable.idempotence", "message.timeout.ms", "partitioner"] {
+            config.remove(producers);
+        }
+        // What it would log, the producer says, too.
+        config.set_log_level(RDKafkaLogLevel::Emerg);
+        let cluster_default = -1;
+        let create = options.create_missing.then(|| {
+            let given = |count: Option<usize>| {
+                count.and_then(|count| count.try_into().ok()).unwrap_or(cluster_default)
+            };
+            (given(options.partitions), given(options.replication_factor))
+        });
+        let admin = Arc::new(config.create().map_err(not_made)?);
+        Ok(Self { admin, servers, known: KnownTopics::default(), create, config })
+    }
+
+    /// What all topics that are known allow.
+    pub(super) fn limits(&self) -> Limits {
+        self.known.limits()
+    }
+
+    /// What is known of a topic that was [looked up](Self::look_up).
+    pub(super) fn of(&self, topic: &str) -> Option<Facts> {
+        self.known.of(topic)
+    }
+
+    /// Asks about a topic again before its next record, because it did not take one, or a whole
+    /// batch as too large.
+    pub(super) fn doubt(&self, topic: &str, refused_batch: bool) {
+        self.known.doubt(topic, refused_batch);
+    }
+
+    /// Asks about the topics of these messages where that is needed. The answer is why some of
+    /// them cannot be sent to.
+    pub(super) async fn look_up<'a>(
+        &self,
+        messages: &'a [Message],
+        partition: Option<&Template>,
+        timeout: Duration,
+    ) -> HashMap<&'a str, SinkError> {
+        let unknown = self.known.unknown_to(messages, partition);
+        let mut refused = HashMap::new();
+        for (index, topic) in unknown.iter().enumerate() {
+            let Err(error) = self.ask(topic, timeout).await else { continue };
+            if error.kind == FailureKind::Unavailable {
+                // One answer is enough to know that nobody answers.
+                refused.extend(unknown[index..].iter().map(|topic| (*topic, error.clone())));
+                return refused;
+            }
+            refused.insert(*topic, error);
+        }
+        refused
+    }
+
+    /// Finds out whether the cluster, and the topic, can be reached, and what is less safe than
+    /// it could be.
+    pub(super) async fn check(
+        &self,
+        topic: Option<&str>,
+        timeout: Duration,
+    ) -> Result<Vec<String>, SinkError> {
+        let Some(topic) = topic else {
+            self.cluster(timeout).await?;
+            return Ok(Vec::new());
+        };
+        if let Some(problem) = topic_problem(topic) {
+            return Err(SinkError { kind: FailureKind::Misconfigured, ..problem });
+        }
+        match self.describe(topic, timeout).await? {
+            Some(facts) => Ok(facts.cautions(topic, &self.servers)),
+            None if self.create.is_some() => Ok(Vec::new()),
+            None => Err(no_topic(&self.place(topic))),
+        }
+    }
+
+    async fn ask(&self, topic: &str, timeout: Duration) -> Result<(), SinkError> {
+        if let Some(problem) = topic_problem(topic) {
+            return Err(problem);
+        }
+        let mut facts = self.describe(topic, timeout).await?;
+        if let (None, Some((partitions, replicas))) = (facts, self.create) {
+            self.create(topic, partitions, replicas, &[], timeout).await?;
+            facts = self.describe(topic, timeout).await?;
+        }
+        let facts = facts.ok_or_else(|| match self.create {
+            None => no_topic(&self.place(topic)),
+            Some(_) => {
+                let message = format!("the topic {topic} was made, and not every broker knows it");
+                SinkError::new(FailureKind::Unavailable, message)
+            }
+        })?;
+        self.known.learn(topic, facts);
+        Ok(())
+    }
+
+    async fn cluster(&self, timeout: Duration) -> Result<(), SinkError> {
+        let admin = Arc::clone(&self.admin);
+        let asked = tokio::task::spawn_blocking(move || admin.inner().fetch_cluster_id(timeout));
+        match asked.await {
+            Ok(Some(_)) => Ok(()),
+            Ok(None) | Err(_) => {
+                let error = KafkaError::Global(RDKafkaErrorCode::AllBrokersDown);
+                Err(failure(&self.place(""), &error, None))
+            }
+        }
+    }
+
+    /// What a topic is like; `None` if there is none.
+    async fn describe(&self, topic: &str, timeout: Duration) -> Result<Option<Facts>, SinkError> {
+        let (admin, name) = (Arc::clone(&self.admin), topic.to_owned());
+        let asked = tokio::task::spawn_blocking(move || {
+            let metadata = admin.inner().fetch_metadata(Some(&name), timeout)?;
+            let topic = metadata.topics().first();
+            let found = topic.map(|topic| {
+                let replicas = topic.partitions().iter().map(|one| one.replicas().len()).min();
+                (topic.error(), topic.partitions().len(), replicas.unwrap_or(0))
+            });
+            Ok((found, metadata.brokers().len()))
+        });
+        let asked = asked.await.unwrap_or(Err(KafkaError::Canceled));
+        let failed = |error: KafkaError| failure(&self.place(topic), &error, None);
+        let (found, brokers) = asked.map_err(failed)?;
+        let Some((error, partitions, replicas)) = found else { return Ok(None) };
+        match error.map(RDKafkaErrorCode::from) {
+            Some(RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic) => {
+                return Ok(None);
+            }
+            Some(code) => return Err(failed(KafkaError::MetadataFetch(code))),
+            None => {}
+        }
+        let settings = self.settings(topic, timeout).await.map_err(failed)?;
+        if let Some(Settings { in_sync_min, .. }) = settings
+            && (1..in_sync_min).contains(&replicas)
+        {
+            return Err(too_few_replicas(&self.place(topic), replicas, in_sync_min));
+        }
+        let partitions = partitions.try_into().unwrap_or(i32::MAX);
+        Ok(Some(Facts { partitions, replicas, brokers, settings }))
+    }
+
+    /// The settings of a topic, if we may ask.
+    async fn settings(
+        &self,
+        topic: &str,
+        timeout: Duration,
+    ) -> Result<Option<Settings>, KafkaError> {
+        use RDKafkaErrorCode::UnsupportedFeature;
+        let resource = [ResourceSpecifier::Topic(topic)];
+        let options = AdminOptions::new().request_timeout(Some(timeout));
+        let described = match self.admin.describe_configs(&resource, &options).await {
+            Ok(mut described) => described.pop().and_then(Result::ok),
+            // Not everything that speaks the protocol can tell.
+            Err(error) if code_of(&error) == UnsupportedFeature => None,
+            Err(error) => return Err(error),
+        };
+        Ok(described.and_then(|settings| {
+            let number = |name| settings.get(name)?.value.as_deref()?.parse().ok();
+            let record_bytes = number("max.message.bytes")?;
+            Some(Settings { record_bytes, in_sync_min: number("min.insync.replicas")? })
+        }))
+    }
+
+    /// Whether the topic of progress is there. One that is missing is made if `may_make`, and if
+    /// that is wanted.
+    pub(super) async fn look_up_progress(
+        &self,
+        topic: &str,
+        may_make: bool,
+        timeout: Duration,
+    ) -> Result<(), SinkError> {
+        match (self.describe(topic, timeout).await?, self.create) {
+            (Some(_), _) => Ok(()),
+            (None, Some(_)) if !may_make => Ok(()),
+            (None, Some((_, replicas))) => {
+                self.create(topic, 1, replicas, &[("cleanup.policy", "compact")], timeout).await
+            }
+            (None, None) => Err(no_progress_topic(&self.place(topic))),
+        }
+    }
+
+    /// What the producer of this name has noted in the topic of progress.
+    pub(super) async fn read_progress(
+        &self,
+        topic: &str,
+        name: &str,
+        timeout: Duration,
+    ) -> Result<Vec<(String, Vec<u8>)>, SinkError> {
+        self.look_up_progress(topic, true, timeout).await?;
+        let (config, admin) = (self.config.clone(), Arc::clone(&self.admin));
+        let (of, name) = (topic.to_owned(), name.to_owned());
+        let read = move || progress_reader::read(&config, &admin, &of, &name, timeout);
+        let read = tokio::task::spawn_blocking(read).await.unwrap_or(Err(KafkaError::Canceled));
+        read.map_err(|error| failure(&self.place(topic), &error, None))
+    }
+
+    async fn create(
+        &self,
+        topic: &str,
+        partitions: i32,
+        replicas: i32,
+        settings: &[(&str, &str)],
+        timeout: Duration,
+    ) -> Result<(), SinkError> {
+        let mut new = NewTopic::new(topic, partitions, TopicReplication::Fixed(replicas));
+        for (name, value) in settings {
+            new = new.set(name, value);
+        }
+        let new = [new];
+        // Until every broker knows it.
+        let options =
+            AdminOptions::new().request_timeout(Some(timeout)).operation_timeout(Some(timeout));
+        let failed = |error: KafkaError| failure(&self.place(topic), &error, None);
+        let created = self.admin.create_topics(&new, &options).await.map_err(failed)?;
+        match created.into_iter().next() {
+            // Another relay was quicker.
+            Some(Err((_, RDKafkaErrorCode::TopicAlreadyExists))) | Some(Ok(_)) | None => Ok(()),
+            Some(Err((_, code))) => Err(not_created(&self.place(topic), code)),
+        }
+    }
+
+    /// An error that is about no topic.
+    pub(super) fn failure(&self, error: &KafkaError, trouble: Option<&Trouble>) -> SinkError {
+        failure(&self.place(""), error, trouble)
+    }
+
+    fn place<'a>(&'a self, topic: &'a str) -> Place<'a> {
+        Place { servers: &self.servers, topic }
+    }
+}

@@ -1,0 +1,191 @@
+//! Appends events to Redis Streams.
+//!
+//! One script per call appends all its messages, in their order and in one step (see
+//! `append.rs`); with `dedupe_events = 0` it is plain commands (`plain.rs`). `Ok` means that the server has answered so, and with `wait_replicas` that so many
+//! replicas have the event, too; what that survives is up to the server's `appendonly` and
+//! `appendfsync`, which a check looks at. Calls share one connection (`connection.rs`), over which
+//! they follow one another without waiting for answers.
+//!
+//! An answer that is lost does no harm: what is sent again is recognised by the event's id.
+
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use redis::{Cmd, Value};
+
+use self::append::Appending;
+use self::connection::Connector;
+use self::options::CheckedOptions;
+use super::PipelineFacts;
+use crate::sink::{Message, Sink, SinkCapabilities, SinkError};
+
+mod append;
+mod check;
+mod connection;
+mod failure;
+mod options;
+mod plain;
+
+pub use options::Options;
+
+/// More make a call no faster, and the server serves nobody else meanwhile.
+const BATCH_EVENTS_MAX: usize = 500;
+/// The same for large ones.
+const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// So that the server has always something to do while answers are on their way.
+const CALLS_MAX: usize = 4;
+
+/// Appends to the streams of one server.
+pub struct RedisSink {
+    connector: Connector,
+    appending: Appending,
+    event_bytes_max: usize,
+    wait_replicas: usize,
+    wait_timeout: Duration,
+    pipeline: PipelineFacts,
+}
+
+impl RedisSink {
+    fn new(checked: CheckedOptions) -> Result<Self, SinkError> {
+        if let Some(tls) = &checked.login.tls {
+            tls.client_config()?;
+        }
+        Ok(Self {
+            connector: Connector::new(checked.login),
+            appending: checked.appending,
+            event_bytes_max: checked.event_bytes_max,
+            wait_replicas: checked.wait_replicas,
+            wait_timeout: checked.wait_timeout,
+            pipeline: checked.pipeline,
+        })
+    }
+
+    /// What is answered if the server would hang up on a message. The pipeline has not sent one
+    /// on purpose: it did not know the limit before there was a connection.
+    async fn too_large(&self, messages: &[Message]) -> Option<Vec<Result<(), SinkError>>> {
+        if let Err(error) = self.connector.ready().await {
+            return Some(vec![Err(error); messages.len()]);
+        }
+        let (server, max) = (self.connector.server(), self.connector.value_bytes_max());
+        messages.iter().any(|message| message.body.len() > max).then(|| {
+            let answer = |message: &Message| match message.body.len() {
+                bytes if bytes > max => Err(failure::too_large(server, bytes, max)),
+                _ => Err(failure::not_sent(server)),
+            };
+            messages.iter().map(answer).collect()
+        })
+    }
+
+    async fn append(&self, messages: &[Message]) -> Result<Vec<Result<(), SinkError>>, SinkError> {
+        let mut commands = match self.appending.ids_max {
+            0 => {
+                let now = SystemTime::now();
+                messages.iter().map(|message| self.appending.plain_command(message, now)).collect()
+            }
+            _ => vec![self.appending.command(messages, &[])],
+        };
+        commands.extend(self.wait());
+        let mut answers = self.connector.run(commands).await?;
+        let replicas = if self.wait_replicas > 0 { answers.pop() } else { None };
+        let mut answers = self.understood(messages, answers);
+        let is_replicated = replicas.map_or(Ok(()), |have| self.replicated(have));
+        if let Err(error) = is_replicated {
+            answers.iter_mut().filter(|answer| answer.is_ok()).for_each(|answer| {
+                *answer = Err(error.clone());
+            });
+        }
+        Ok(answers)
+    }
+
+    fn understood(&self, messages: &[Message], said: Vec<Value>) -> Vec<Result<(), SinkError>> {
+        let server = self.connector.server();
+        if self.appending.ids_max == 0 {
+            let answers = messages.iter().zip(said);
+            return answers.map(|(message, said)| plain::verdict(server, message, said)).collect();
+        }
+        let (count, error) = self.appended(said.into_iter().next());
+        let mut answers = vec![Ok(()); count.min(messages.len())];
+        let error = error.unwrap_or_else(|| failure::not_understood(server));
+        answers.resize(messages.len(), Err(error));
+        answers
+    }
+
+    /// How many messages of a call, from the first one on, are in their streams, and what is
+    /// wrong with the next one.
+    fn appended(&self, answer: Option<Value>) -> (usize, Option<SinkError>) {
+        let server = self.connector.server();
+        let count_of = |count| usize::try_from(count).unwrap_or_default();
+        match answer {
+            Some(Value::Int(count)) => (count_of(count), None),
+            Some(Value::ServerError(error)) => (0, Some(failure::answered(server, &error))),
+            Some(Value::Array(parts)) => match &parts[..] {
+                [Value::Int(count), Value::BulkString(key), Value::BulkString(said)] => {
+                    let (key, said) = (String::from_utf8_lossy(key), String::from_utf8_lossy(said));
+                    (count_of(*count), Some(failure::unusable(server, &key, &said)))
+                }
+                _ => (0, Some(failure::not_understood(server))),
+            },
+            _ => (0, Some(failure::not_understood(server))),
+        }
+    }
+
+    /// What waits for replicas to have all that was written before.
+    fn wait(&self) -> Option<Cmd> {
+        let mut wait = redis::cmd("WAIT");
+        wait.arg(self.wait_replicas).arg(self.wait_timeout.as_millis().to_string());
+        (self.wait_replicas > 0).then_some(wait)
+    }
+
+    fn replicated(&self, answer: Value) -> Result<(), SinkError> {
+        let (server, wanted) = (self.connector.server(), self.wait_replicas);
+        match answer {
+            Value::Int(have) if usize::try_from(have).is_ok_and(|have| have >= wanted) => Ok(()),
+            Value::Int(have) => Err(failure::too_few_replicas(server, have, wanted)),
+            Value::ServerError(error) => Err(failure::answered(server, &error)),
+            _ => Err(failure::not_understood(server)),
+        }
+    }
+}
+
+#[async_trait]
+impl Sink for RedisSink {
+    fn capabilities(&self) -> SinkCapabilities {
+        SinkCapabilities {
+            name: "redis",
+            ordered_by_key: self.appending.ids_max > 0,
+            deduplicates: self.appending.ids_max > 0,
+            event_bytes_max: self.event_bytes_max.min(self.connector.value_bytes_max()),
+            batch_events_max: BATCH_EVENTS_MAX,
+            batch_bytes_max: BATCH_BYTES_MAX,
+            calls_max: CALLS_MAX,
+        }
+    }
+
+    async fn check(&self) -> Result<Vec<String>, SinkError> {
+        self.look().await
+    }
+
+    async fn publish(&self, messages: &[Message]) -> Vec<Result<(), SinkError>> {
+        if messages.is_empty() {
+            return Vec::new();
+        }
+        if let Some(answers) = self.too_large(messages).await {
+            return answers;
+        }
+        let answers = self.append(messages).await;
+        answers.unwrap_or_else(|error| vec![Err(error); messages.len()])
+    }
+
+    async fn close(self: Box<Self>) -> Result<(), SinkError> {
+        self.connector.close().await;
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for RedisSink {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RedisSink")
+            .field("server", &self.connector.server().to_string())
+            .finish_non_exhaustive()
+    }
+}

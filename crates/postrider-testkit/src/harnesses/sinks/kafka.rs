@@ -1,0 +1,138 @@
+//! The Kafka sink, with a topic of its own at the shared broker.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use postrider_relay::formats::Encoding;
+use postrider_relay::routing::Template;
+use postrider_relay::sink::{FailureKind, Sink, SinkError};
+use postrider_relay::sinks::{PipelineFacts, SinkSpec};
+
+use crate::proxy::Proxy;
+use crate::servers::kafka::{self, Read};
+use crate::suites::broker::behave_by_proxy;
+use crate::suites::sink::{Arrival, Behaviour, Subject, TargetCapabilities, TestTarget};
+use crate::suites::{Backend, Clock};
+
+/// No pipeline of a suite has more under way.
+const WINDOW_EVENTS: usize = 4096;
+
+pub(crate) const CAPABILITIES: TargetCapabilities = TargetCapabilities {
+    ordered_by_key: false,
+    away: Some(FailureKind::Unavailable),
+    misbehaviours: &[
+        (Behaviour::Hangs, FailureKind::Unavailable),
+        (Behaviour::LosesAnswer, FailureKind::Unavailable),
+    ],
+    refuses: false,
+    exactly_once: false,
+    any_topic: false,
+    body_bytes_max: 1_047_000,
+    too_large: Some(1_048_576),
+};
+
+/// With transactions.
+pub(crate) const EXACTLY_ONCE: TargetCapabilities = TargetCapabilities {
+    ordered_by_key: true,
+    exactly_once: true,
+    // Without answers no transaction is committed.
+    misbehaviours: &[(Behaviour::Hangs, FailureKind::Unavailable)],
+    ..CAPABILITIES
+};
+
+/// The Kafka sink.
+pub fn backend() -> Backend<Subject, TargetCapabilities> {
+    Backend::new("kafka", CAPABILITIES, Clock::Real, || async {
+        Arc::new(Kafka::make(CAPABILITIES).await) as Subject
+    })
+}
+
+/// The Kafka sink with transactions.
+pub fn exactly_once_backend() -> Backend<Subject, TargetCapabilities> {
+    Backend::new("kafka_exactly_once", EXACTLY_ONCE, Clock::Real, || async {
+        Arc::new(Kafka::make(EXACTLY_ONCE).await) as Subject
+    })
+}
+
+struct Kafka {
+    capabilities: TargetCapabilities,
+    brokers: String,
+    proxy: Proxy,
+    topic: String,
+}
+
+impl Kafka {
+    async fn make(capabilities: TargetCapabilities) -> Self {
+        let brokers = kafka::brokers(&kafka::url()).to_owned();
+        // One partition: what arrives has one order.
+        let topic = kafka::make_topic(&brokers, 1, &[]).await;
+        Self { capabilities, proxy: Proxy::start_before_kafka(&brokers).await, brokers, topic }
+    }
+}
+
+#[async_trait]
+impl TestTarget for Kafka {
+    fn capabilities(&self) -> TargetCapabilities {
+        self.capabilities
+    }
+
+    fn encoding(&self) -> Encoding {
+        let mut encoding = Encoding::default();
+        encoding.route.topic = Template::parse(&self.topic).expect("it is a template");
+        encoding
+    }
+
+    async fn connect(&self) -> Result<Box<dyn Sink>, SinkError> {
+        let spec = spec(self.capabilities, &self.topic, "2s");
+        let spec = SinkSpec { url: self.proxy.url("kafka://127.0.0.1:1"), ..spec };
+        spec.connect().await
+    }
+
+    async fn arrivals(&self) -> Vec<Arrival> {
+        arrivals(&self.brokers, &self.topic).await
+    }
+
+    async fn behave(&self, behaviour: Behaviour) {
+        behave_by_proxy(&self.proxy, behaviour).await;
+    }
+}
+
+/// A sink for this topic. Its transactions have a name, and a topic for their progress, of its own.
+pub(crate) fn spec(capabilities: TargetCapabilities, topic: &str, timeout: &str) -> SinkSpec {
+    let mut options = format!("timeout = \"{timeout}\"\n");
+    if capabilities.exactly_once {
+        options += &format!(
+            "exactly_once = true
+             create_missing = true
+             replication_factor = 1
+             progress_topic = \"{topic}-progress\"
+             transactional_id = \"{topic}\""
+        );
+    }
+    let pipeline = PipelineFacts { window_events: WINDOW_EVENTS, ..PipelineFacts::default() };
+    let options = options.parse().expect("the options are TOML");
+    SinkSpec { options, pipeline, ..SinkSpec::new("") }
+}
+
+/// What a topic has.
+pub(crate) async fn arrivals(brokers: &str, topic: &str) -> Vec<Arrival> {
+    let (brokers, name) = (brokers.to_owned(), topic.to_owned());
+    let read = tokio::task::spawn_blocking(move || kafka::read(&brokers, &name));
+    let read = read.await.expect("the topic can be read");
+    read.into_iter().map(|record| arrival(record, topic)).collect()
+}
+
+fn arrival(record: Read, topic: &str) -> Arrival {
+    let header = |name: &str| {
+        let value = record.header(name);
+        value.unwrap_or_else(|| panic!("the header {name} is missing")).to_owned()
+    };
+    Arrival {
+        id: header("postrider-id").parse().expect("an id is a UUID"),
+        event_type: header("postrider-event-type"),
+        topic: topic.to_owned(),
+        key: String::from_utf8(record.key.clone().expect("there is a key")).expect("it is text"),
+        headers: record.headers.iter().cloned().collect(),
+        body: record.value.unwrap_or_default(),
+    }
+}
