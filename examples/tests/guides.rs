@@ -12,7 +12,8 @@ use std::{env, fs};
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
-const GUIDES: [&str; 5] = ["dead-letters", "getting-started", "postgresql", "pruning", "webhooks"];
+const GUIDES: [&str; 7] =
+    ["dead-letters", "getting-started", "nats", "postgresql", "pruning", "redis", "webhooks"];
 /// What the guides listen on, each of them; here it is a port that is free.
 const PORT: &str = "9000";
 /// The database that the guides name; here it is a fresh one in the server for tests.
@@ -109,7 +110,10 @@ fn run(guide: &str) -> Result<(), Failed> {
     let folder = tempfile::tempdir()?;
     let path = env::var_os("PATH").unwrap_or_default();
     let binaries = binary().parent().map(Path::to_owned);
-    let path = env::join_paths(binaries.into_iter().chain(env::split_paths(&path)))?;
+    // Debian has servers there, which is not in everybody's search path.
+    let servers = PathBuf::from("/usr/sbin");
+    let path = binaries.into_iter().chain(env::split_paths(&path)).chain([servers]);
+    let path = env::join_paths(path)?;
     let output = Command::new("timeout")
         .args(["60", "bash", "-c", &format!("exec 2>&1\n{script}")])
         .current_dir(folder.path())
