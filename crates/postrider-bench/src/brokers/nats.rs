@@ -16,7 +16,7 @@ const SUBJECT: &str = "bench.events";
 pub(super) async fn run(sizes: Sizes) -> Outcome<(Report, String)> {
     let events = sizes.events;
     let url = url(Broker::Nats)?;
-    let client = async_nats::connect(url.as_str()).await?;
+    let client = connect(&url).await?;
     let version = client.server_info().version;
     let context = ContextBuilder::new().max_ack_inflight(2 * IN_FLIGHT).build(client);
     let mut report = Report::new(Section::Nats);
@@ -32,6 +32,18 @@ pub(super) async fn run(sizes: Sizes) -> Outcome<(Report, String)> {
     context.delete_stream(STREAM).await?;
     rounds.tell(&mut report, &[(1, "postrider, of the loop's rate")]);
     Ok((report, format!("nats-server {version} on the same machine")))
+}
+
+/// The client takes no password from a URL.
+async fn connect(url: &str) -> Outcome<async_nats::Client> {
+    let (user, address) = url.trim_start_matches("nats://").rsplit_once('@').unwrap_or(("", url));
+    let options = match user.split_once(':') {
+        Some((user, password)) => {
+            async_nats::ConnectOptions::with_user_and_password(user.to_owned(), password.to_owned())
+        }
+        None => async_nats::ConnectOptions::new(),
+    };
+    Ok(options.connect(address).await?)
 }
 
 /// Makes the stream anew.

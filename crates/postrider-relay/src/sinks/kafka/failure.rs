@@ -34,6 +34,14 @@ pub(super) fn failure(
             new(FailureKind::Misconfigured, message)
         }
         Code::ClusterAuthorizationFailed => no_producer(place),
+        Code::TransactionalIdAuthorizationFailed => new(
+            FailureKind::Misconfigured,
+            format!(
+                "no permission for the transactional id; run kafka-acls.sh --bootstrap-server \
+                 {servers} --add --allow-principal User:NAME --operation Describe --operation \
+                 Write --transactional-id ID"
+            ),
+        ),
         Code::Authentication | Code::SaslAuthenticationFailed | Code::SSL => {
             refused(servers, &Trouble::new(code, &error.to_string()))
         }
@@ -233,6 +241,7 @@ mod tests {
             (Code::UnknownTopicOrPartition, FailureKind::Misconfigured),
             (Code::TopicAuthorizationFailed, FailureKind::Misconfigured),
             (Code::ClusterAuthorizationFailed, FailureKind::Misconfigured),
+            (Code::TransactionalIdAuthorizationFailed, FailureKind::Misconfigured),
             (Code::SaslAuthenticationFailed, FailureKind::Misconfigured),
             (Code::InvalidRecord, FailureKind::Rejected),
             (Code::InvalidTopic, FailureKind::Rejected),
