@@ -28,9 +28,9 @@ pub(super) async fn run(sizes: Sizes) -> Outcome<(Report, String)> {
     for _ in 0..super::ROUNDS {
         let plain = plain(&mut connection, events).await?;
         let mut measured = vec![plain];
-        for options in ["", "dedupe_events = 0"] {
+        for options in ["", "dedupe_events = 0\n"] {
             remove(&mut connection).await?;
-            let sink = sink(&url, options).await?;
+            let sink = sink(&url, &format!("{options}create_missing = true")).await?;
             measured.push(from_memory(sink, to_topic(STREAM)?, events).await?);
         }
         rounds.add(measured);
