@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use jiff::Timestamp;
+use jiff::fmt::temporal::DateTimePrinter;
 use postrider::Event;
+use uuid::Uuid;
 
 use crate::routing::{MissingField, Route, Template};
 use crate::sink::{Attributes, FailureKind, Message, SinkError};
@@ -18,6 +20,9 @@ use crate::suggestion::nearest;
 
 mod cloudevents;
 mod debezium;
+
+/// A time with all its decimals.
+const RFC3339_BYTES: usize = "2026-01-01T00:00:00.123456789Z".len();
 
 /// How an event becomes a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -173,17 +178,30 @@ pub(crate) fn attribute_values(message: &Message) -> Vec<(&'static str, Cow<'_, 
     match &message.attributes {
         Attributes::None => Vec::new(),
         Attributes::Plain => vec![
-            ("id", event.id().to_string().into()),
+            ("id", id(event).into()),
             ("aggregate_type", event.aggregate_type().into()),
             ("aggregate_id", event.aggregate_id().into()),
             ("event_type", event.event_type().into()),
-            ("event_version", event.event_version().to_string().into()),
+            ("event_version", version(event)),
             ("occurred_at", rfc3339(event.occurred_at()).into()),
         ],
         Attributes::CloudEvents { source } => {
             cloudevents::attribute_values(event, source, &message.key)
         }
         Attributes::Debezium => debezium::attribute_values(event),
+    }
+}
+
+/// An event's id as a text, without the detour of formatting.
+fn id(event: &Event) -> String {
+    event.id().hyphenated().encode_lower(&mut Uuid::encode_buffer()).to_owned()
+}
+
+/// Nearly every event is of the first version.
+fn version(event: &Event) -> Cow<'static, str> {
+    match event.event_version() {
+        1 => "1".into(),
+        version => version.to_string().into(),
     }
 }
 
@@ -201,7 +219,11 @@ pub(crate) fn rfc3339(time: SystemTime) -> String {
     } else {
         Timestamp::MAX
     });
-    timestamp.max(year_zero).to_string()
+    let mut text = String::with_capacity(RFC3339_BYTES);
+    DateTimePrinter::new()
+        .print_timestamp(&timestamp.max(year_zero), &mut text)
+        .expect("a text takes everything");
+    text
 }
 
 /// Whether a media type says that the data is JSON: `application/json`, `text/json` or any with

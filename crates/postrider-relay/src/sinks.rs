@@ -10,9 +10,11 @@ use std::time::Duration;
 use url::Url;
 
 use self::option_reader::OptionReader;
-use crate::sink::{FailureKind, Sink, SinkError};
+use crate::sink::{Sink, SinkError};
 use crate::suggestion::nearest;
 
+#[cfg(any(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis"))]
+mod broker_account;
 #[cfg(any(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis"))]
 mod broker_url;
 pub mod file;
@@ -27,6 +29,7 @@ pub mod memory;
 #[cfg(feature = "nats")]
 pub mod nats;
 mod option_reader;
+mod problem;
 #[cfg(feature = "rabbitmq")]
 pub mod rabbitmq;
 #[cfg(feature = "redis")]
@@ -36,7 +39,7 @@ pub mod stdout;
 mod tls;
 
 pub use self::memory::MemorySink;
-pub use self::option_reader::Problem;
+pub use self::problem::Problem;
 #[cfg(any(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis"))]
 pub use self::tls::TlsOptions;
 pub use crate::secret::Secret;
@@ -131,10 +134,7 @@ impl SinkSpec {
 
     /// Connects the sink.
     pub async fn connect(&self) -> Result<Box<dyn Sink>, SinkError> {
-        let options = self.read().map_err(|problems| {
-            let texts: Vec<_> = problems.iter().map(ToString::to_string).collect();
-            SinkError::new(FailureKind::Misconfigured, texts.join("; "))
-        })?;
+        let options = self.read().map_err(problem::misconfigured)?;
         Ok(match options {
             SinkOptions::File(options) => Box::new(options.connect().await?),
             #[cfg(feature = "http")]
@@ -255,6 +255,7 @@ fn unknown_scheme(scheme: &str) -> Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sink::FailureKind;
 
     fn spec(url: &str, options: &str) -> SinkSpec {
         SinkSpec { options: options.parse().unwrap(), ..SinkSpec::new(url) }

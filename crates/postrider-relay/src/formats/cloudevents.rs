@@ -13,7 +13,7 @@ use postrider::Event;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::{is_json, rfc3339};
+use super::{id, is_json, rfc3339, version};
 
 /// The media type of the structured mode.
 pub(super) const CONTENT_TYPE: &str = "application/cloudevents+json";
@@ -27,13 +27,13 @@ pub(super) fn attribute_values<'a>(
 ) -> Vec<(&'static str, Cow<'a, str>)> {
     vec![
         ("specversion", SPECVERSION.into()),
-        ("id", event.id().to_string().into()),
+        ("id", id(event).into()),
         ("source", source.into()),
         ("type", event.event_type().into()),
         ("subject", event.aggregate_id().into()),
         ("time", rfc3339(event.occurred_at()).into()),
         ("aggregatetype", event.aggregate_type().into()),
-        ("eventversion", event.event_version().to_string().into()),
+        ("eventversion", version(event)),
         ("partitionkey", key.into()),
     ]
 }
@@ -43,14 +43,14 @@ pub(super) fn structured(event: &Event, source: &str, key: &str) -> Bytes {
     let header = |name: &str| event.headers().get(name).map(String::as_str);
     let document = Document {
         specversion: SPECVERSION,
-        id: event.id().to_string(),
+        id: id(event),
         source,
         event_type: event.event_type(),
         subject: event.aggregate_id(),
         time: rfc3339(event.occurred_at()),
         datacontenttype: event.content_type(),
         aggregatetype: event.aggregate_type(),
-        eventversion: event.event_version().to_string(),
+        eventversion: version(event),
         partitionkey: key,
         traceparent: header("traceparent"),
         tracestate: header("tracestate"),
@@ -70,7 +70,7 @@ struct Document<'a> {
     time: String,
     datacontenttype: &'a str,
     aggregatetype: &'a str,
-    eventversion: String,
+    eventversion: Cow<'a, str>,
     partitionkey: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     traceparent: Option<&'a str>,

@@ -15,7 +15,7 @@ const ID: &str = "id";
 const EVENT_TYPE: &str = "eventType";
 
 pub(super) fn attribute_values(event: &Event) -> Vec<(&'static str, Cow<'_, str>)> {
-    vec![(ID, event.id().to_string().into()), (EVENT_TYPE, event.event_type().into())]
+    vec![(ID, super::id(event).into()), (EVENT_TYPE, event.event_type().into())]
 }
 
 /// Whether an attribute has that name, in any case: HTTP does not tell cases apart.

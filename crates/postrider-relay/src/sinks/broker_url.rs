@@ -17,7 +17,7 @@ pub(super) struct BrokerUrl {
     pub(super) password: Option<Secret>,
     /// At least one.
     pub(super) servers: Vec<Server>,
-    /// What stands after the slash behind the servers; `None` without a slash.
+    /// What stands after the slash behind the servers, if anything does.
     pub(super) path: Option<String>,
 }
 
@@ -58,7 +58,7 @@ impl BrokerUrl {
             None => (None, rest),
         };
         let (hosts, path) = match address.split_once('/') {
-            Some((hosts, path)) => (hosts, Some(path)),
+            Some((hosts, path)) => (hosts, Some(path).filter(|path| !path.is_empty())),
             None => (address, None),
         };
         if user.is_some_and(|user| user.contains('/')) {
@@ -138,7 +138,7 @@ mod tests {
         let url = parse("kafka://127.0.0.1").unwrap();
         assert_eq!((url.user, url.password, url.path), (None, None, None));
         assert_eq!(parse("redis://:secret@h").unwrap().user, None);
-        assert_eq!(parse("amqp://h/").unwrap().path.as_deref(), Some(""));
+        assert_eq!(parse("amqp://h/").unwrap().path, None);
     }
 
     #[test]

@@ -19,6 +19,16 @@ pub(super) const CONTENT_TYPE: &str = "content-type";
 /// What the names of the relay's own headers begin with.
 const OWN: &str = "postrider-";
 
+/// The facts of the format `payload`, in the order in which it has them.
+const PLAIN: [&str; 6] = [
+    "postrider-id",
+    "postrider-aggregate-type",
+    "postrider-aggregate-id",
+    "postrider-event-type",
+    "postrider-event-version",
+    "postrider-occurred-at",
+];
+
 /// How a protocol names the attributes of CloudEvents in the binary mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CloudEventsPrefix {
@@ -81,12 +91,13 @@ pub(super) fn attributes(
     message: &Message,
     prefix: CloudEventsPrefix,
 ) -> impl Iterator<Item = (&'static str, Cow<'_, str>)> {
-    let name = move |attribute| match &message.attributes {
+    let name = move |index: usize, attribute| match &message.attributes {
         Attributes::CloudEvents { .. } => prefix.name(attribute),
-        Attributes::Plain => plain_name(attribute),
+        Attributes::Plain => PLAIN[index],
         Attributes::Debezium | Attributes::None => attribute,
     };
-    message.attribute_values().into_iter().map(move |(attribute, value)| (name(attribute), value))
+    let values = message.attribute_values().into_iter().enumerate();
+    values.map(move |(index, (attribute, value))| (name(index, attribute), value))
 }
 
 /// The event's headers and the configured ones, without those whose names are not theirs to give.
@@ -105,18 +116,6 @@ pub(super) fn headers(
     };
     let headers = message.headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
     headers.filter(move |(name, _)| is_free(name))
-}
-
-fn plain_name(attribute: &'static str) -> &'static str {
-    match attribute {
-        "id" => "postrider-id",
-        "aggregate_type" => "postrider-aggregate-type",
-        "aggregate_id" => "postrider-aggregate-id",
-        "event_type" => "postrider-event-type",
-        "event_version" => "postrider-event-version",
-        "occurred_at" => "postrider-occurred-at",
-        other => other,
-    }
 }
 
 #[cfg(feature = "kafka")]
@@ -155,6 +154,14 @@ mod tests {
             assert!(names.iter().all(|name| name.starts_with(prefix)), "{names:?}");
             assert!(names.iter().all(|name| !name[prefix.len()..].contains('_')), "{names:?}");
         }
+    }
+
+    #[test]
+    fn the_names_of_the_payload_format_are_those_of_its_facts() {
+        let message = message(Format::Payload);
+        let facts = message.attribute_values().into_iter();
+        let names: Vec<_> = facts.map(|(name, _)| format!("{OWN}{name}").replace('_', "-")).collect();
+        assert_eq!(names, PLAIN);
     }
 
     #[test]

@@ -3,54 +3,18 @@
 //! Deserializing stops at the first mistake; an operator wants all of them at once, so options
 //! are taken out one by one, and what is left over at the end is unknown.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use jiff::SignedDuration;
 use toml::{Table, Value};
 
-use super::Secret;
+use super::{Problem, Secret};
 use crate::suggestion::nearest;
 
 /// What the section of every sink has besides the sink's own options. Others read these.
 const OF_EVERY_SINK: [&str; 7] =
     ["cloudevents_source", "format", "headers", "key", "timeout", "topic", "url"];
-
-/// A mistake in a sink's options.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
-    /// The option's name, such as `url`.
-    pub option: String,
-    /// What is wrong with it. Holds no secret.
-    pub message: String,
-    /// What to write instead, where that is known.
-    pub hint: Option<String>,
-}
-
-impl Problem {
-    /// A mistake in one option.
-    pub fn new(option: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { option: option.into(), message: message.into(), hint: None }
-    }
-
-    /// Adds what to write instead.
-    #[must_use]
-    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = Some(hint.into());
-        self
-    }
-}
-
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.option, self.message)?;
-        match &self.hint {
-            Some(hint) => write!(f, "; {hint}"),
-            None => Ok(()),
-        }
-    }
-}
 
 /// Takes options out of a table. What is wrong becomes a [`Problem`] and counts as not given.
 pub(super) struct OptionReader<'a> {
@@ -145,6 +109,15 @@ impl<'a> OptionReader<'a> {
         secrets.unwrap_or_default()
     }
 
+    /// A problem for each option that the sink has not: its name, the reason, and what to write
+    /// instead.
+    pub(super) fn refused(&mut self, options: &[(&'static str, &str, &str)]) -> Vec<Problem> {
+        let mut refuse = |(name, message, hint): &(&'static str, &str, &str)| {
+            self.take(name, "left out", |_| Some(Problem::new(*name, *message).with_hint(*hint)))
+        };
+        options.iter().filter_map(&mut refuse).collect()
+    }
+
     /// Every mistake so far, and one for each option that nobody asked for.
     pub(super) fn finish(mut self, sink: &str) -> Vec<Problem> {
         for name in self.table.keys() {
@@ -216,6 +189,17 @@ mod tests {
         for (text, expected) in texts.iter().zip(expected) {
             assert!(text.starts_with(expected), "{text:?} should start with {expected:?}");
         }
+    }
+
+    #[test]
+    fn what_a_sink_has_not_is_refused_with_the_reason() {
+        let table: Table = "subject = 1".parse().unwrap();
+        let mut reader = OptionReader::new(&table);
+        let refused =
+            reader.refused(&[("queue", "is not", "add it"), ("subject", "is a topic", "write it")]);
+        let texts: Vec<_> = refused.iter().map(ToString::to_string).collect();
+        assert_eq!(texts, ["subject: is a topic; write it"]);
+        assert!(reader.finish("x").is_empty());
     }
 
     #[test]

@@ -11,8 +11,9 @@ use super::address::forbidden_range;
 use super::request::is_reserved;
 use super::resolver::{PublicResolver, SystemResolver};
 use super::signature::Signer;
-use crate::sink::{FailureKind, SinkError};
+use crate::sink::SinkError;
 use crate::sinks::option_reader::OptionReader;
+use crate::sinks::problem::{misconfigured, zeros};
 use crate::sinks::{Problem, Secret};
 
 /// Where to send events, and how.
@@ -93,10 +94,7 @@ impl Options {
         &self,
         resolver: Arc<dyn reqwest::dns::Resolve>,
     ) -> Result<HttpSink, SinkError> {
-        let checked = self.check().map_err(|problems| {
-            let texts: Vec<_> = problems.iter().map(ToString::to_string).collect();
-            SinkError::new(FailureKind::Misconfigured, texts.join("; "))
-        })?;
+        let checked = self.check().map_err(misconfigured)?;
         HttpSink::new(self, checked, resolver)
     }
 
@@ -107,16 +105,12 @@ impl Options {
             .map_err(|message| problems.push(Problem::new("signing_secrets", message)))
             .ok();
         let secret_headers = self.check_secret_headers(&mut problems);
-        for (option, is_zero) in [
+        problems.extend(zeros([
             ("concurrency", self.concurrency == 0),
             ("connect_timeout", self.connect_timeout.is_zero()),
             ("event_bytes_max", self.event_bytes_max == 0),
             ("timeout", self.timeout.is_zero()),
-        ] {
-            if is_zero {
-                problems.push(Problem::new(option, "must be more than zero"));
-            }
-        }
+        ]));
         match (url, signer) {
             (Some(url), Some(signer)) if problems.is_empty() => {
                 Ok(CheckedOptions { url, signer, secret_headers })

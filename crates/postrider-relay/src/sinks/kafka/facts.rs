@@ -69,7 +69,7 @@ pub(super) struct KnownTopics(Mutex<Book>);
 
 #[derive(Default)]
 struct Book {
-    topics: HashMap<String, Known>,
+    topics: HashMap<String, Known, foldhash::fast::RandomState>,
     repartitions: usize,
 }
 

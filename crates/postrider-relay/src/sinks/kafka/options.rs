@@ -9,7 +9,12 @@ use super::transactions::ExactlyOnce;
 use crate::routing::Template;
 use crate::sinks::broker_url::BrokerUrl;
 use crate::sinks::option_reader::OptionReader;
+use crate::sinks::problem::zeros;
 use crate::sinks::{PipelineFacts, Problem, Secret, TlsOptions};
+
+mod access;
+
+pub use access::Mechanism;
 
 const PORT_DEFAULT: u16 = 9092;
 /// How long a batch waits for more records. A call brings many at once, so it need not be long.
@@ -83,25 +88,6 @@ impl Compression {
         ("lz4", Self::Lz4),
         ("snappy", Self::Snappy),
         ("zstd", Self::Zstd),
-    ];
-}
-
-/// How a password is used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mechanism {
-    /// Sent as it is.
-    Plain,
-    /// By SCRAM with SHA-256.
-    ScramSha256,
-    /// By SCRAM with SHA-512.
-    ScramSha512,
-}
-
-impl Mechanism {
-    const ALL: [(&str, Self); 3] = [
-        ("PLAIN", Self::Plain),
-        ("SCRAM-SHA-256", Self::ScramSha256),
-        ("SCRAM-SHA-512", Self::ScramSha512),
     ];
 }
 
@@ -179,7 +165,7 @@ impl Options {
         let url = BrokerUrl::parse(self.url.expose(), PORT_DEFAULT)
             .map_err(|problem| problems.push(problem))
             .ok();
-        if url.as_ref().is_some_and(|url| url.path.as_ref().is_some_and(|path| !path.is_empty())) {
+        if url.as_ref().is_some_and(|url| url.path.is_some()) {
             let problem = Problem::new("url", "has a path");
             problems.push(problem.with_hint("write the topic into `topic`"));
         }
@@ -187,15 +173,11 @@ impl Options {
             let parsed = Template::parse(text);
             parsed.map_err(|error| problems.push(Problem::new("partition", error.to_string()))).ok()
         });
-        for (option, is_zero) in [
+        problems.extend(zeros([
             ("partitions", self.partitions == Some(0)),
             ("replication_factor", self.replication_factor == Some(0)),
             ("timeout", self.timeout.is_zero()),
-        ] {
-            if is_zero {
-                problems.push(Problem::new(option, "must be more than zero"));
-            }
-        }
+        ]));
         for (option, is_given) in [
             ("partitions", self.partitions.is_some()),
             ("replication_factor", self.replication_factor.is_some()),
@@ -266,169 +248,7 @@ impl Options {
             .set("reconnect.backoff.max.ms", "1000")
             .set("socket.keepalive.enable", "true");
     }
-
-    /// Who we are, and by what way. The answer is what is less safe than it could be.
-    fn check_access(
-        &self,
-        url: &BrokerUrl,
-        config: &mut ClientConfig,
-        problems: &mut Vec<Problem>,
-    ) -> Vec<String> {
-        config.set("bootstrap.servers", url.servers_shown());
-        let mut one_of = |option: &str, in_url: bool, in_option: bool| {
-            if in_url && in_option {
-                let problem = Problem::new(option, "stands in the URL, too");
-                problems.push(problem.with_hint("write it once"));
-            }
-        };
-        one_of("username", url.user.is_some(), self.username.is_some());
-        one_of("password", url.password.is_some(), self.password.is_some());
-        let user = url.user.as_ref().or(self.username.as_ref());
-        let password = url.password.as_ref().or(self.password.as_ref());
-        if let Some(tls) = &self.tls {
-            problems.extend(tls.problems());
-            for (setting, file) in [
-                ("ssl.ca.location", &tls.ca_file),
-                ("ssl.certificate.location", &tls.certificate_file),
-                ("ssl.key.location", &tls.key_file),
-            ] {
-                if let Some(file) = file {
-                    config.set(setting, file.display().to_string());
-                }
-            }
-        }
-        let protocol = match (user, &self.tls) {
-            (None, None) => "plaintext",
-            (None, Some(_)) => "ssl",
-            (Some(_), None) => "sasl_plaintext",
-            (Some(_), Some(_)) => "sasl_ssl",
-        };
-        config.set("security.protocol", protocol);
-        let mechanism = self.sasl_mechanism.unwrap_or(Mechanism::ScramSha512);
-        match (user, password) {
-            (Some(user), Some(password)) => {
-                config
-                    .set("sasl.mechanism", name_of(&Mechanism::ALL, &mechanism))
-                    .set("sasl.username", user)
-                    .set("sasl.password", password.expose());
-            }
-            (Some(_), None) => problems.push(
-                Problem::new("password", "is missing").with_hint("set it, or remove the user"),
-            ),
-            (None, Some(_)) => problems.push(
-                Problem::new("username", "is missing").with_hint("set it, or remove the password"),
-            ),
-            (None, None) if self.sasl_mechanism.is_some() => problems.push(
-                Problem::new("sasl_mechanism", "is given without a user")
-                    .with_hint("set username and password, or remove it"),
-            ),
-            (None, None) => {}
-        }
-        if user.is_some() && self.tls.is_none() && mechanism == Mechanism::Plain {
-            return vec!["the password is sent to Kafka as it is; set tls = true".to_owned()];
-        }
-        Vec::new()
-    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn problems(options: &Options) -> String {
-        options.problems().iter().map(|problem| format!("{problem}\n")).collect()
-    }
-
-    fn read(url: &str, text: &str) -> Options {
-        let table = text.parse().unwrap();
-        let mut reader = OptionReader::new(&table);
-        let options = Options::read(url, &PipelineFacts::default(), &mut reader);
-        let left = reader.finish("kafka");
-        assert!(left.is_empty(), "{left:?}");
-        options
-    }
-
-    fn setting(options: &Options, name: &str) -> Option<String> {
-        options.check().ok().unwrap().config.get(name).map(str::to_owned)
-    }
-
-    #[test]
-    fn the_defaults_are_safe() {
-        let options = Options::new("kafka://a,b:9093");
-        assert_eq!(problems(&options), "");
-        for (name, value) in [
-            ("acks", "all"),
-            ("bootstrap.servers", "a:9092,b:9093"),
-            ("enable.idempotence", "true"),
-            ("linger.ms", "2"),
-            ("message.timeout.ms", "25000"),
-            ("partitioner", "murmur2_random"),
-            ("security.protocol", "plaintext"),
-        ] {
-            assert_eq!(setting(&options, name).as_deref(), Some(value), "{name}");
-        }
-    }
-
-    #[test]
-    fn access_is_by_the_url_or_by_options() {
-        let in_url = read("kafka://u:p%40@h", "tls = { ca_file = \"/ca.pem\" }");
-        let in_options = read("kafka://h", "username = \"u\"\npassword = \"p@\"\ntls = true");
-        for options in [&in_url, &in_options] {
-            assert_eq!(problems(options), "");
-            for (name, value) in [
-                ("security.protocol", "sasl_ssl"),
-                ("sasl.mechanism", "SCRAM-SHA-512"),
-                ("sasl.username", "u"),
-                ("sasl.password", "p@"),
-            ] {
-                assert_eq!(setting(options, name).as_deref(), Some(value), "{name}");
-            }
-            assert!(!format!("{options:?}").contains("p@"));
-        }
-        assert_eq!(setting(&in_url, "ssl.ca.location").as_deref(), Some("/ca.pem"));
-        let plain = read("kafka://u:p@h", "sasl_mechanism = \"PLAIN\"");
-        assert_eq!(plain.check().ok().unwrap().cautions.len(), 1);
-    }
-
-    #[test]
-    fn each_shard_has_a_transactional_id_of_its_own() {
-        for (name, given, expected) in [
-            ("orders", "", "postrider/orders"),
-            ("orders/3", "", "postrider/orders/3"),
-            ("orders", "transactional_id = \"shop\"", "shop"),
-            ("orders/3", "transactional_id = \"shop\"", "shop/3"),
-        ] {
-            let facts = PipelineFacts { name: name.to_owned(), ..PipelineFacts::default() };
-            let options = Options {
-                pipeline: facts,
-                ..read("kafka://h", &format!("exactly_once = true\n{given}"))
-            };
-            assert_eq!(problems(&options), "");
-            assert_eq!(options.exactly_once().unwrap().transactional_id, expected);
-        }
-        assert_eq!(read("kafka://h", "").exactly_once(), None);
-    }
-
-    #[test]
-    fn mistakes_are_named() {
-        for (url, text, expected) in [
-            ("kafka://", "", "url: names a server that is not host:port"),
-            ("kafka://h/orders", "", "url: has a path; write the topic into `topic`"),
-            ("kafka://u@h", "", "password: is missing"),
-            ("kafka://u:canary@h", "password = \"canary\"", "password: stands in the URL, too"),
-            ("kafka://h", "password = \"canary\"", "username: is missing"),
-            ("kafka://h", "sasl_mechanism = \"PLAIN\"", "sasl_mechanism: is given without a user"),
-            ("kafka://h", "partition = \"{nope}\"", "partition: unknown field `nope`"),
-            ("kafka://h", "partitions = 3", "set create_missing = true, or remove it"),
-            ("kafka://h", "create_missing = true\npartitions = 0", "partitions: must be more"),
-            ("kafka://h", "tls = { key_file = \"/k\" }", "tls: has key_file and no certificate"),
-            ("kafka://h", "transactional_id = \"x\"", "set exactly_once = true, or remove it"),
-            ("kafka://h", "timeout = \"0s\"", "timeout: must be more than zero"),
-            ("kafka://h", "client = { acks = 1 }", "client.acks: must be all"),
-        ] {
-            let found = problems(&read(url, text));
-            assert!(found.contains(expected), "{url} {text}: {found}");
-            assert!(!found.contains("canary"), "{found}");
-        }
-    }
-}
+mod tests;

@@ -6,8 +6,10 @@ use std::time::Duration;
 use super::NatsSink;
 use super::encoding::subject_problem;
 use crate::sink::SinkError;
+use crate::sinks::broker_account::BrokerAccount;
 use crate::sinks::broker_url::{BrokerUrl, Server};
 use crate::sinks::option_reader::OptionReader;
+use crate::sinks::problem::{misconfigured, zeros};
 use crate::sinks::{PipelineFacts, Problem, Secret, TlsOptions};
 
 const PORT_DEFAULT: u16 = 4222;
@@ -131,12 +133,8 @@ impl Options {
         reader: &mut OptionReader<'_>,
     ) -> Self {
         let default = Self::new(url);
-        let mut refuse = |(name, message, hint): (&'static str, &str, &str)| {
-            let is_given = reader.take(name, "left out", |_| Some(())).is_some();
-            is_given.then(|| Problem::new(name, message).with_hint(hint))
-        };
-        let refused = REFUSED.into_iter().filter_map(&mut refuse).collect();
         Self {
+            refused: reader.refused(&REFUSED),
             ack_timeout: reader.duration("ack_timeout").unwrap_or(default.ack_timeout),
             connect_timeout: reader.duration("connect_timeout").unwrap_or(default.connect_timeout),
             create_missing: reader.bool("create_missing").unwrap_or(default.create_missing),
@@ -155,7 +153,6 @@ impl Options {
             token: reader.secret("token"),
             username: reader.text("username"),
             pipeline: facts.clone(),
-            refused,
             url: default.url,
         }
     }
@@ -167,18 +164,14 @@ impl Options {
 
     /// Connects to one of the servers.
     pub async fn connect(&self) -> Result<NatsSink, SinkError> {
-        let checked = self.check().map_err(|problems| {
-            let texts: Vec<_> = problems.iter().map(ToString::to_string).collect();
-            super::misconfigured(texts.join("; "))
-        })?;
-        NatsSink::connect(checked).await
+        NatsSink::connect(self.check().map_err(misconfigured)?).await
     }
 
     fn check(&self) -> Result<CheckedOptions, Vec<Problem>> {
         let mut problems = self.refused.clone();
         let url = BrokerUrl::parse(self.url.expose(), PORT_DEFAULT);
         let url = url.map_err(|problem| problems.push(problem)).ok();
-        if url.as_ref().is_some_and(|url| url.path.as_ref().is_some_and(|path| !path.is_empty())) {
+        if url.as_ref().is_some_and(|url| url.path.is_some()) {
             let hint = "write nats://host:4222, and the subject as topic = \"…\"";
             problems.push(Problem::new("url", "has a path").with_hint(hint));
         }
@@ -188,14 +181,10 @@ impl Options {
             let message = format!("must be at least {}ms", ACK_TIMEOUT_MIN.as_millis());
             problems.push(Problem::new("ack_timeout", message));
         }
-        for (option, is_zero) in [
+        problems.extend(zeros([
             ("connect_timeout", self.connect_timeout.is_zero()),
             ("stream_replicas", self.stream_replicas == 0),
-        ] {
-            if is_zero {
-                problems.push(Problem::new(option, "must be more than zero"));
-            }
-        }
+        ]));
         if self.tls_first && self.tls.is_none() {
             problems.push(Problem::new("tls_first", "needs tls").with_hint("set tls = true"));
         }
@@ -224,23 +213,15 @@ impl Options {
 
     /// Who the sink is: at most one of the ways to say it.
     fn identity(&self, url: &BrokerUrl, problems: &mut Vec<Problem>) -> Identity {
+        let account = BrokerAccount::new(url, self.username.as_deref(), self.password.as_ref());
+        problems.extend(account.twice("is in the URL, too", "write it in one place only"));
         let mut add = |option: &str, message: &str, hint: &str| {
             problems.push(Problem::new(option, message).with_hint(hint));
         };
-        for (option, in_url, is_given) in [
-            ("username", url.user.is_some(), self.username.is_some()),
-            ("password", url.password.is_some(), self.password.is_some()),
-        ] {
-            if in_url && is_given {
-                add(option, "is in the URL, too", "write it in one place only");
-            }
-        }
-        let user = url.user.as_ref().or(self.username.as_ref());
-        let password = url.password.as_ref().or(self.password.as_ref());
         let mut identities = Vec::new();
-        match (user, password) {
+        match (account.user, account.password) {
             (Some(user), Some(password)) => {
-                identities.push(("username", Identity::User(user.clone(), password.clone())));
+                identities.push(("username", Identity::User(user.to_owned(), password.clone())));
             }
             // As every client of NATS reads such a URL.
             (Some(token), None) if url.user.is_some() => {

@@ -5,9 +5,11 @@ use std::time::Duration;
 use super::RedisSink;
 use super::append::{Appending, Trim};
 use super::connection::Login;
-use crate::sink::{FailureKind, SinkError};
+use crate::sink::SinkError;
+use crate::sinks::broker_account::BrokerAccount;
 use crate::sinks::broker_url::BrokerUrl;
 use crate::sinks::option_reader::OptionReader;
+use crate::sinks::problem::{misconfigured, zeros};
 use crate::sinks::{PipelineFacts, Problem, Secret, TlsOptions};
 
 const PORT_DEFAULT: u16 = 6379;
@@ -132,18 +134,14 @@ impl Options {
 
     /// Makes a client. Whether the server can be reached shows when it is used.
     pub async fn connect(&self) -> Result<RedisSink, SinkError> {
-        let checked = self.check().map_err(|problems| {
-            let texts: Vec<_> = problems.iter().map(ToString::to_string).collect();
-            SinkError::new(FailureKind::Misconfigured, texts.join("; "))
-        })?;
-        RedisSink::new(checked)
+        RedisSink::new(self.check().map_err(misconfigured)?)
     }
 
     fn check(&self) -> Result<CheckedOptions, Vec<Problem>> {
         let mut problems = Vec::new();
         let login = self.login(&mut problems);
         problems.extend(self.tls.iter().flat_map(TlsOptions::problems));
-        for (option, is_zero) in [
+        problems.extend(zeros([
             ("connect_timeout", self.connect_timeout.is_zero()),
             ("dedupe_window", self.dedupe_window.as_secs() == 0),
             ("event_bytes_max", self.event_bytes_max == 0),
@@ -152,11 +150,7 @@ impl Options {
             ("retention", self.retention.is_some_and(|age| age.as_millis() == 0)),
             // For WAIT, that is for ever.
             ("wait_timeout", self.wait_timeout.as_millis() == 0),
-        ] {
-            if is_zero {
-                problems.push(Problem::new(option, "must be more than zero"));
-            }
-        }
+        ]));
         if self.event_bytes_max > EVENT_BYTES_LIMIT {
             let message = format!("is more than Redis takes, {EVENT_BYTES_LIMIT}");
             problems.push(Problem::new("event_bytes_max", message));
@@ -201,32 +195,25 @@ impl Options {
             let message = format!("names several servers, {}", url.servers_shown());
             add("url", &message, "name one: clusters and Sentinel are not supported");
         }
-        let database = url.path.as_deref().filter(|path| !path.is_empty()).unwrap_or("0");
+        let database = url.path.as_deref().unwrap_or("0");
         let database = database.parse().ok();
         if database.is_none() {
             let hint = "write redis://host:6379/0, and the stream as topic = \"…\"";
             add("url", "has a path that is not the number of a database", hint);
         }
-        for (option, in_url, is_given) in [
-            ("username", url.user.is_some(), self.username.is_some()),
-            ("password", url.password.is_some(), self.password.is_some()),
-        ] {
-            if in_url && is_given {
-                add(option, "is in the URL, too", "write it in one place only");
-            }
-        }
-        let user = url.user.or_else(|| self.username.clone());
-        let password = url.password.or_else(|| self.password.clone());
-        if user.is_some() && password.is_none() {
-            add("username", "is given without a password", "add password");
+        let account = BrokerAccount::new(&url, self.username.as_deref(), self.password.as_ref());
+        problems.extend(account.twice("is in the URL, too", "write it in one place only"));
+        if account.user.is_some() && account.password.is_none() {
+            let problem = Problem::new("username", "is given without a password");
+            problems.push(problem.with_hint("add password"));
         }
         let system = || (url.scheme == "rediss").then(TlsOptions::default);
         let wait = if self.wait_replicas > 0 { self.wait_timeout } else { Duration::ZERO };
         Some(Login {
-            server: url.servers.into_iter().next()?,
+            server: url.servers.first()?.clone(),
             database: database?,
-            user,
-            password,
+            user: account.user.map(str::to_owned),
+            password: account.password.cloned(),
             tls: self.tls.clone().or_else(system),
             name: client_name(&self.pipeline.name),
             connect_timeout: self.connect_timeout,
