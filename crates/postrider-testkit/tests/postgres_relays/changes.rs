@@ -150,7 +150,7 @@ async fn a_cursor_moves_past_events_that_are_not_for_it() {
     let bank = Bank::fresh().await;
     let spec = SourceSpec {
         aggregate_types: vec!["Nothing".to_owned()],
-        lease: Duration::from_secs(2),
+        lease: Duration::from_secs(5),
         ..spec(bank.url(), Progress::Cursor)
     };
     let target = Target::start().await;
@@ -170,12 +170,12 @@ async fn a_lock_costs_no_lease() {
         bank.change_often(1, 20).await;
         let somebody = bank.connect().await;
         somebody.batch_execute("BEGIN; SELECT FROM outbox WHERE seq = 7 FOR UPDATE").await.unwrap();
-        let lease = Duration::from_secs(2);
+        let lease = Duration::from_secs(4);
         let spec = SourceSpec { lease, ..spec(bank.url(), progress) };
         let target = Target::start().await;
         let relay = Running::start(&spec, &target).await;
         until("the events arrive", || async { target.count() == 20 }).await;
-        tokio::time::sleep(lease * 3).await;
+        tokio::time::sleep(lease * 2).await;
         somebody.batch_execute("ROLLBACK").await.unwrap();
         bank.check(&target, 0).await;
         relay.stop().await;
