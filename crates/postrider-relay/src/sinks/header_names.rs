@@ -160,7 +160,8 @@ mod tests {
     fn the_names_of_the_payload_format_are_those_of_its_facts() {
         let message = message(Format::Payload);
         let facts = message.attribute_values().into_iter();
-        let names: Vec<_> = facts.map(|(name, _)| format!("{OWN}{name}").replace('_', "-")).collect();
+        let names: Vec<_> =
+            facts.map(|(name, _)| format!("{OWN}{name}").replace('_', "-")).collect();
         assert_eq!(names, PLAIN);
     }
 
