@@ -262,6 +262,7 @@ fn check_together(pipelines: &[Read], source: Option<&SourceConfig>, report: &Re
         if read.shards.value > 1 {
             check_shards(read, source, report);
         }
+        check_exactly_once(read, &pipelines[..index], report);
         if pipelines.len() > 1 && read.progress.value != Progress::Cursor {
             let what = format!(
                 "progress \"{}\" belongs to one pipeline, and this outbox has {}",
@@ -286,6 +287,33 @@ fn check_cdc(read: &Read, report: &Report) {
         let what = "shards are for polling: with mode \"cdc\" one relay reads the whole log";
         report.add(&read.shards.origin, what, "write shards = 1, or remove it");
     }
+}
+
+/// Says why a pipeline cannot be the only one that publishes under its transactional id.
+fn check_exactly_once(read: &Read, earlier: &[Read], report: &Report) {
+    let Some((config, name)) = read.config.as_ref().zip(read.name.as_ref()) else { return };
+    let Some(id) = transactional_id(config) else { return };
+    if config.options.ordering == Ordering::None {
+        let what = "exactly_once is for one relay at a time, and with ordering \"none\" several \
+                    work side by side, of which each would end the transactions of the others";
+        let fix = "write ordering = \"key\", or exactly_once = false";
+        report.add(&name.origin, what, fix);
+    }
+    let mut earlier = earlier.iter().filter_map(|read| read.config.as_ref());
+    if let Some(other) = earlier
+        .find(|other| other.name != config.name && transactional_id(other).as_ref() == Some(&id))
+    {
+        let what = format!("pipeline {} has the same transactional_id", other.name);
+        report.add(&name.origin, what, "give each one of its own, or leave it out");
+    }
+}
+
+/// The name under which a pipeline with exactly once is the only one.
+fn transactional_id(config: &PipelineConfig) -> Option<String> {
+    let option = |name| config.sink.options.get(name);
+    option("exactly_once").and_then(toml::Value::as_bool).filter(|is_on| *is_on)?;
+    let id = option("transactional_id").and_then(toml::Value::as_str);
+    Some(id.map_or_else(|| format!("postrider/{}", config.name), str::to_owned))
 }
 
 /// Says why a pipeline cannot be divided into shards.

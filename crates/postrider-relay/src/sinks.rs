@@ -17,6 +17,8 @@ use crate::suggestion::nearest;
 mod broker_account;
 #[cfg(any(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis"))]
 mod broker_url;
+#[cfg(any(feature = "nats", feature = "rabbitmq", feature = "redis"))]
+mod call_time;
 pub mod file;
 #[cfg(any(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis"))]
 mod header_names;
@@ -25,6 +27,8 @@ pub mod http;
 pub(crate) mod json_lines;
 #[cfg(feature = "kafka")]
 pub mod kafka;
+#[cfg(any(feature = "nats", feature = "rabbitmq", feature = "redis"))]
+mod last_try;
 pub mod memory;
 #[cfg(feature = "nats")]
 pub mod nats;
@@ -34,6 +38,8 @@ mod problem;
 pub mod rabbitmq;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[cfg(any(feature = "rabbitmq", feature = "redis"))]
+mod shell;
 pub mod stdout;
 #[cfg(any(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis"))]
 mod tls;
@@ -100,6 +106,9 @@ pub struct PipelineFacts {
     pub topic: Option<String>,
     /// The longest time between the first try of an event and its last one.
     pub retry_horizon: Duration,
+    /// The longest time of a call, after which it is given up and its events have failed. `None`
+    /// if it is not known.
+    pub call_timeout: Option<Duration>,
     /// Most events that are read and not settled: so many may come back after a crash.
     pub window_events: usize,
 }

@@ -7,7 +7,6 @@ use super::section::{Given, Section};
 use super::tree::Text;
 use super::{Mode, PipelineConfig, Progress, sink};
 use crate::pipeline::{OnDead, Options, Ordering, Retry, Window};
-use crate::sinks::{PipelineFacts, SinkSpec};
 use crate::sources::{LEASE_DEFAULT, MAX_RETAINED_WAL_DEFAULT};
 
 /// Longest pipeline name, in bytes.
@@ -61,15 +60,9 @@ pub(super) fn read(section: Section<'_>) -> Read {
     read_behaviour(&section, &mut options);
     let aggregate_types = read_match(&section, &shown);
     read_window(&section, &shown, &mut options.window);
-    let sink = sink::read(&section, &shown, &mut options);
     read_retry(&section, &shown, &mut options.retry);
-    let facts = |name: &str| PipelineFacts {
-        name: name.to_owned(),
-        topic: options.encoding.route.topic.constant().map(str::to_owned),
-        retry_horizon: options.retry.horizon(),
-        window_events: options.window.events_max,
-    };
-    let sink = sink.map(|(url, sink)| (url, SinkSpec { pipeline: facts(&shown), ..sink }));
+    // The last: a sink is checked together with what it knows of its pipeline.
+    let sink = sink::read(&section, &shown, &mut options);
 
     let mode = Given { value: mode, origin: section.origin_of("mode") };
     let progress = Given { value: progress, origin: section.origin_of("progress") };

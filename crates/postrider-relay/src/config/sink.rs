@@ -10,14 +10,15 @@ use crate::formats::{Encoding, Format, SourceName};
 use crate::pipeline::Options;
 use crate::routing::Template;
 use crate::secret::SecretUrl;
-use crate::sinks::SinkSpec;
+use crate::sinks::{PipelineFacts, SinkSpec};
 
 /// Sinks with a time limit of their own for each request, by an option of the same name.
 const SCHEMES_WITH_TIMEOUT: [&str; 3] = ["http", "https", "kafka"];
 /// How much later than such a sink the pipeline gives up.
 const TIMEOUT_MARGIN: Duration = Duration::from_secs(5);
 
-/// Reads the section of a pipeline's sink, and what of it concerns the pipeline.
+/// Reads the section of a pipeline's sink, and what of it concerns the pipeline. Everything else of
+/// the pipeline has been read.
 pub(super) fn read(
     section: &Section<'_>,
     pipeline: &str,
@@ -46,8 +47,20 @@ pub(super) fn read(
             options.publish_timeout = timeout + TIMEOUT_MARGIN;
         }
     }
+    spec.pipeline = facts(pipeline, options);
     report_problems(&inner, &spec);
     Some((SecretUrl::from_reference(url.value.value, &url.value.written), spec))
+}
+
+/// What the sink knows of its pipeline.
+fn facts(name: &str, options: &Options) -> PipelineFacts {
+    PipelineFacts {
+        name: name.to_owned(),
+        topic: options.encoding.route.topic.constant().map(str::to_owned),
+        retry_horizon: options.retry.horizon(),
+        call_timeout: Some(options.publish_timeout),
+        window_events: options.window.events_max,
+    }
 }
 
 /// Puts what the sink has to say about its options into the report.

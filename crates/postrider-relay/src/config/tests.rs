@@ -224,6 +224,69 @@ listen = "127.0.0.1:80"
     );
 }
 
+#[cfg(feature = "nats")]
+#[test]
+fn a_sink_is_checked_with_what_it_knows_of_its_pipeline() {
+    let with = |sink: &str| {
+        format!(
+            "[source]\nurl = \"sqlite:app.db\"\n\n[[pipeline]]\nname = \"orders\"\n\n\
+             [pipeline.sink]\nurl = \"nats://a,b\"\n{sink}\n\n[pipeline.retry]\n\
+             attempts = 3\ninitial = \"2s\"\n"
+        )
+    };
+    let config = parse(&with("create_missing = true\nstream = \"ORDERS\"\ntopic = \"orders\""));
+    let sink = &config.pipelines[0].sink;
+    assert_eq!(sink.problems(), []);
+    assert_eq!((sink.pipeline.name.as_str(), sink.pipeline.window_events), ("orders", 4096));
+    assert_eq!(sink.pipeline.topic.as_deref(), Some("orders"));
+    assert_eq!(sink.pipeline.retry_horizon, Duration::from_secs(2 + 4));
+    assert_eq!(sink.pipeline.call_timeout, Some(Duration::from_secs(30)));
+    assert_problems(
+        &with("topic = \"orders.*\""),
+        &[],
+        &[
+            "p.toml:9:9: `topic`: is no subject: it has a wildcard (* or >)",
+            "  fix: correct `topic`",
+        ],
+    );
+    let dynamic = with("create_missing = true\nstream = \"ORDERS\"");
+    let problems = parse_with(&dynamic, &[]).unwrap_err().to_string();
+    assert!(problems.contains("needs to know what the stream takes"), "{problems}");
+}
+
+/// G-06: an outage that lasts longer than a call would count as a failure of its events.
+#[cfg(all(feature = "nats", feature = "rabbitmq", feature = "redis"))]
+#[test]
+fn a_broker_must_be_missed_before_a_call_is_over() {
+    let with = |sink: &str| {
+        format!(
+            "[source]\nurl = \"sqlite:app.db\"\n\n[[pipeline]]\nname = \"orders\"\n\n\
+             [pipeline.sink]\n{sink}\n"
+        )
+    };
+    for url in ["amqp://a,b,c,d", "nats://a,b,c,d", "redis://a"] {
+        parse(&with(&format!("url = \"{url}\"")));
+        parse(&with(&format!("url = \"{url}\"\ntimeout = \"2s\"")));
+    }
+    for (url, option) in [
+        ("amqp://a", "confirm_timeout"),
+        ("nats://a", "ack_timeout"),
+        ("redis://a", "response_timeout"),
+    ] {
+        let sink = format!("url = \"{url}\"\n{option} = \"20s\"");
+        parse(&with(&sink));
+        let column = option.len() + 4;
+        let what = format!(
+            "p.toml:9:{column}: `{option}`: leaves a call no time to notice an outage: connect_timeout \
+             (5s) and {option} (20s) together are 25s, and timeout is 20s"
+        );
+        let fix = "  fix: make them shorter, or set timeout = \"26s\" or more";
+        assert_problems(&with(&format!("{sink}\ntimeout = \"20s\"")), &[], &[&what, fix]);
+        let variable = ("POSTRIDER_PIPELINE__ORDERS__SINK__TIMEOUT", "20s");
+        assert_problems(&with(&sink), &[variable], &[&what, fix]);
+    }
+}
+
 #[test]
 fn an_empty_file_lacks_everything() {
     assert_problems(

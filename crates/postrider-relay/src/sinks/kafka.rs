@@ -16,7 +16,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rdkafka::ClientConfig;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use self::delivery::Call;
 use self::facts::Limits;
@@ -26,6 +26,7 @@ use self::record::Record;
 use self::topics::Topics;
 use self::transactions::Transactions;
 use super::broker_url::BrokerUrl;
+use super::problem;
 use crate::routing::Template;
 use crate::sink::{FailureKind, Message, Sink, SinkCapabilities, SinkError};
 
@@ -50,6 +51,11 @@ const EVENT_BYTES_MAX: usize = 1_000_000_000;
 const BATCH_EVENTS_MAX: usize = 1024;
 const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
 const CALLS_MAX: usize = 8;
+/// How long after its `timeout` a call is answered at the latest: librdkafka says why it gave up, and
+/// the pipeline gives up a little later.
+const ANSWER_MARGIN: Duration = Duration::from_secs(2);
+/// With exactly once there is one call at a time instead, as large as all of them.
+const CALL_EVENTS_MAX: usize = BATCH_EVENTS_MAX * CALLS_MAX;
 
 /// Publishes to one cluster.
 pub struct KafkaSink {
@@ -68,6 +74,7 @@ pub struct KafkaSink {
     /// Shown by a check.
     cautions: Vec<String>,
     check_timeout: Duration,
+    timeout: Duration,
 }
 
 impl KafkaSink {
@@ -131,6 +138,12 @@ impl KafkaSink {
             .map_err(|error| failure(&place, &error, None))
     }
 
+    /// Nobody has answered by the end of a call.
+    fn late(&self) -> SinkError {
+        let error = KafkaError::Global(RDKafkaErrorCode::OperationTimedOut);
+        failure(&self.place(""), &error, None)
+    }
+
     /// Waits for the answer to a question, unless the cluster does not let us in.
     async fn answer<T>(
         &self,
@@ -191,7 +204,7 @@ impl Sink for KafkaSink {
             // A transaction is whole or not at all, and takes longer than a call without one.
             Some(_) => SinkCapabilities {
                 ordered_by_key: true,
-                batch_events_max: BATCH_EVENTS_MAX * CALLS_MAX,
+                batch_events_max: CALL_EVENTS_MAX,
                 batch_bytes_max: BATCH_BYTES_MAX * CALLS_MAX,
                 calls_max: 1,
                 ..capabilities
@@ -205,8 +218,7 @@ impl Sink for KafkaSink {
         let look = async {
             let found = self.topics.check(self.topic.as_deref(), self.check_timeout).await?;
             if let Some(transactions) = &self.transactions {
-                let topic = transactions.progress_topic();
-                self.topics.look_up_progress(topic, false, self.check_timeout).await?;
+                transactions.check(&self.topics, self.check_timeout).await?;
             }
             Ok(found)
         };
@@ -222,12 +234,14 @@ impl Sink for KafkaSink {
     }
 
     async fn publish(&self, messages: &[Message]) -> Vec<Result<(), SinkError>> {
-        let topics = match self.look_up(messages).await {
+        let deadline = Instant::now() + self.timeout;
+        let looked_up = timeout_at(deadline, self.look_up(messages)).await;
+        let topics = match looked_up.unwrap_or_else(|_| Err(self.late())) {
             Ok(topics) => topics,
             Err(error) => return vec![Err(error); messages.len()],
         };
         if let Some(transactions) = &self.transactions {
-            return transactions.publish(self, messages, &topics).await;
+            return transactions.publish(self, messages, &topics, deadline).await;
         }
         let producer = match self.producer() {
             Ok(producer) => producer,
@@ -245,7 +259,10 @@ impl Sink for KafkaSink {
             }
             unsent.push(sent.err());
         }
-        let delivered = call.finished().await;
+        // After a slow look at the topics, librdkafka would go on for longer than the pipeline waits.
+        let Ok(delivered) = timeout_at(deadline + ANSWER_MARGIN, call.finished()).await else {
+            return unsent.into_iter().map(|own| Err(own.unwrap_or_else(|| self.late()))).collect();
+        };
         let answers = messages.iter().zip(unsent).zip(delivered);
         answers
             .map(|((message, unsent), code)| match (unsent, code) {
@@ -287,10 +304,7 @@ impl Options {
 
     /// Makes a producer. Whether the cluster can be reached shows when it is used.
     pub async fn connect(&self) -> Result<KafkaSink, SinkError> {
-        let checked = self.check().map_err(|problems| {
-            let texts: Vec<_> = problems.iter().map(ToString::to_string).collect();
-            SinkError::new(FailureKind::Misconfigured, texts.join("; "))
-        })?;
+        let checked = self.check().map_err(problem::misconfigured)?;
         self.read_files()?;
         let servers = BrokerUrl::servers_shown(&checked.url);
         let topics = Topics::new(&checked.config, self, servers.clone())?;
@@ -309,6 +323,7 @@ impl Options {
             topic: self.pipeline.topic.clone(),
             cautions: checked.cautions,
             check_timeout: self.timeout / 2,
+            timeout: self.timeout,
         })
     }
 }

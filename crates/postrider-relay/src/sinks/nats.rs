@@ -11,6 +11,7 @@
 //! See `connection.rs` for why a connection is never mended, only replaced.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use tokio::sync::Mutex;
@@ -18,6 +19,7 @@ use tokio::time::Instant;
 
 use self::connection::Connection;
 use self::options::CheckedOptions;
+use super::last_try::LastTry;
 use crate::sink::{FailureKind, Message, Sink, SinkCapabilities, SinkError};
 
 mod answer;
@@ -43,7 +45,8 @@ const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Publishes to the streams of one NATS system.
 pub struct NatsSink {
     options: CheckedOptions,
-    event_bytes_max: usize,
+    /// What the server that we were connected to last takes.
+    event_bytes_max: AtomicUsize,
     place: Mutex<Place>,
 }
 
@@ -51,44 +54,44 @@ pub struct NatsSink {
 #[derive(Default)]
 struct Place {
     connection: Option<Arc<Connection>>,
-    /// When connecting failed last, and why.
-    failed: Option<(Instant, SinkError)>,
+    last_try: LastTry,
 }
 
 impl NatsSink {
     async fn connect(options: CheckedOptions) -> Result<Self, SinkError> {
-        let mut sink = Self { options, event_bytes_max: 0, place: Mutex::default() };
-        sink.event_bytes_max = sink.connection().await?.bytes_max();
+        let sink = Self { options, event_bytes_max: AtomicUsize::new(0), place: Mutex::default() };
+        sink.connection().await?;
         Ok(sink)
     }
 
     /// The connection, a new one if there is none or it has ended.
     async fn connection(&self) -> Result<Arc<Connection>, SinkError> {
+        let connection = self.connection_of_place().await?;
+        // A server may change it while it runs, and another one may have another limit.
+        self.event_bytes_max.store(connection.bytes_max(), Ordering::Relaxed);
+        Ok(connection)
+    }
+
+    async fn connection_of_place(&self) -> Result<Arc<Connection>, SinkError> {
         let asked_at = Instant::now();
         let mut place = self.place.lock().await;
         if let Some(connection) = place.connection.as_ref().filter(|one| one.is_usable()) {
             return Ok(Arc::clone(connection));
         }
-        // Somebody has just tried, while we waited for our turn.
-        if let Some((at, error)) = &place.failed
-            && *at >= asked_at
-        {
-            return Err(error.clone());
-        }
+        place.last_try.since(asked_at)?;
         place.connection = None;
-        match self.connect_anew().await {
-            Ok(connection) => Ok(Arc::clone(place.connection.insert(Arc::new(connection)))),
-            Err(error) => {
-                place.failed = Some((Instant::now(), error.clone()));
-                Err(error)
-            }
-        }
+        let connected = connecting::connect(&self.options).await;
+        let connection = connected.inspect_err(|error| place.last_try.failed(error))?;
+        Ok(Arc::clone(place.connection.insert(Arc::new(connection))))
     }
 
-    async fn connect_anew(&self) -> Result<Connection, SinkError> {
-        let connection = connecting::connect(&self.options).await?;
+    /// The connection, with the stream made if it should be: by whoever publishes, as a check
+    /// changes nothing.
+    async fn connection_to_publish(&self) -> Result<Arc<Connection>, SinkError> {
+        let connection = self.connection().await?;
         if self.options.create_missing {
-            streams::create_missing(&connection, &self.options).await?;
+            let make = || streams::create_missing(&connection, &self.options);
+            connection.stream_is_there.get_or_try_init(make).await?;
         }
         Ok(connection)
     }
@@ -101,7 +104,7 @@ impl Sink for NatsSink {
             name: "nats",
             ordered_by_key: false,
             deduplicates: true,
-            event_bytes_max: self.event_bytes_max,
+            event_bytes_max: self.event_bytes_max.load(Ordering::Relaxed),
             batch_events_max: BATCH_EVENTS_MAX,
             batch_bytes_max: BATCH_BYTES_MAX,
             calls_max: CALLS_MAX,
@@ -116,7 +119,7 @@ impl Sink for NatsSink {
         if messages.is_empty() {
             return Vec::new();
         }
-        match self.connection().await {
+        match self.connection_to_publish().await {
             Ok(connection) => publishing::publish(&connection, &self.options, messages).await,
             Err(error) => vec![Err(error); messages.len()],
         }

@@ -13,22 +13,25 @@
 //! See `lane.rs` for how a call uses a connection.
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use tokio::sync::{Mutex as AsyncMutex, Semaphore};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use self::connecting::Connector;
 use self::lane::Lane;
+use self::limit::Limit;
 use self::options::CheckedOptions;
+use super::last_try::LastTry;
 use crate::sink::{FailureKind, Message, Sink, SinkCapabilities, SinkError};
 
 mod connecting;
 mod failure;
 mod lane;
+mod limit;
 mod options;
 mod properties;
 mod publishing;
@@ -48,14 +51,21 @@ pub struct RabbitMqSink {
     connector: Arc<Connector>,
     /// A connection in the making. It goes on when the call that has asked for it is given up, so
     /// that the next call has it: else a call with little time would never come to send anything.
-    opening: AsyncMutex<JoinSet<Result<Lane, SinkError>>>,
+    opening: AsyncMutex<Opening>,
     /// One for each call that can have a lane.
     turns: Semaphore,
     lanes: Mutex<Lanes>,
     /// Those that are known to be there.
     exchanges: Mutex<HashSet<String>>,
-    /// What the options say, or what the server has said that it takes.
-    event_bytes_max: AtomicUsize,
+    /// What the server has said that it takes at most, if it has.
+    limit: Mutex<Option<Limit>>,
+}
+
+#[derive(Default)]
+struct Opening {
+    /// At most one.
+    task: JoinSet<Result<Lane, SinkError>>,
+    last_try: LastTry,
 }
 
 /// Lanes that no call has.
@@ -73,7 +83,7 @@ impl RabbitMqSink {
             turns: Semaphore::new(options.connections),
             lanes: Mutex::default(),
             exchanges: Mutex::default(),
-            event_bytes_max: options.event_bytes_max.into(),
+            limit: Mutex::default(),
             options,
         })
     }
@@ -91,23 +101,26 @@ impl RabbitMqSink {
         if let Some(lane) = self.lanes().take()? {
             return Ok(lane);
         }
+        let asked_at = Instant::now();
         let mut opening = self.opening.lock().await;
+        opening.last_try.since(asked_at)?;
         // What has become of the last one while nobody asked.
-        while let Some(opened) = opening.try_join_next() {
+        while let Some(opened) = opening.task.try_join_next() {
             if let Ok(Ok(lane)) = opened
                 && lane.is_usable()
             {
                 return Ok(lane);
             }
         }
-        if opening.is_empty() {
+        if opening.task.is_empty() {
             let connector = Arc::clone(&self.connector);
-            opening.spawn(async move { Lane::open(&connector).await });
+            opening.task.spawn(async move { Lane::open(&connector).await });
         }
-        match opening.join_next().await {
+        let opened = match opening.task.join_next().await {
             Some(Ok(opened)) => opened,
             _ => Err(lost()),
-        }
+        };
+        opened.inspect_err(|error| opening.last_try.failed(error))
     }
 
     /// Puts a lane back that a call has had.
@@ -152,6 +165,18 @@ impl RabbitMqSink {
         Ok(())
     }
 
+    fn limit(&self) -> MutexGuard<'_, Option<Limit>> {
+        self.limit.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the options say, or less if the server takes less.
+    fn event_bytes_max(&self) -> usize {
+        let mut limit = self.limit();
+        *limit = limit.take().filter(Limit::holds);
+        let learned = limit.as_ref().map_or(usize::MAX, |limit| limit.event_bytes_max);
+        learned.min(self.options.event_bytes_max)
+    }
+
     /// Publishes what has no answer yet, as long as the lane can be used.
     async fn send(&self, lane: &mut Lane, messages: &[Message], answers: &mut Answers) {
         for topic in self.unknown_exchanges(messages, answers) {
@@ -166,19 +191,7 @@ impl RabbitMqSink {
         let left: Vec<_> = unanswered.iter().map(|index| &messages[*index]).collect();
         let results = lane.publish(&left, self.options.confirm_timeout).await;
         for (index, result) in unanswered.into_iter().zip(results) {
-            if let Err(error) = &result {
-                self.learn(error);
-            }
             answers.0[index] = Some(result);
-        }
-    }
-
-    /// Remembers how large a message can be, if that is what an error says.
-    fn learn(&self, error: &SinkError) {
-        if let (FailureKind::Rejected, Some((_, most))) =
-            (error.kind, failure::size_in(&error.message))
-        {
-            self.event_bytes_max.fetch_min(most, Ordering::Relaxed);
         }
     }
 }
@@ -226,6 +239,14 @@ impl Answers {
         }
     }
 
+    /// How large a message can be, if that is what an answer of the server says.
+    fn limit(&self) -> Option<usize> {
+        let errors = self.0.iter().flatten().filter_map(|answer| answer.as_ref().err());
+        let rejections = errors.filter(|error| error.kind == FailureKind::Rejected);
+        let limits = rejections.filter_map(|error| failure::size_in(&error.message));
+        limits.map(|(_, most)| most).min()
+    }
+
     /// Everything; what has no answer yet gets this error.
     fn complete(self, error: &SinkError) -> Vec<Result<(), SinkError>> {
         self.0.into_iter().map(|answer| answer.unwrap_or_else(|| Err(error.clone()))).collect()
@@ -239,7 +260,7 @@ impl Sink for RabbitMqSink {
             name: "rabbitmq",
             ordered_by_key: false,
             deduplicates: false,
-            event_bytes_max: self.event_bytes_max.load(Ordering::Relaxed),
+            event_bytes_max: self.event_bytes_max(),
             batch_events_max: BATCH_EVENTS_MAX,
             batch_bytes_max: BATCH_BYTES_MAX,
             calls_max: self.options.connections,
@@ -272,7 +293,7 @@ impl Sink for RabbitMqSink {
     }
 
     async fn publish(&self, messages: &[Message]) -> Vec<Result<(), SinkError>> {
-        let event_bytes_max = self.event_bytes_max.load(Ordering::Relaxed);
+        let event_bytes_max = self.event_bytes_max();
         let refusal = |message| properties::refusal(message, event_bytes_max).map(Err);
         let mut answers = Answers(messages.iter().map(refusal).collect());
         if answers.unanswered().is_empty() {
@@ -284,7 +305,11 @@ impl Sink for RabbitMqSink {
             Err(error) => return answers.complete(&error),
         };
         self.send(&mut lane, messages, &mut answers).await;
-        self.keep(lane);
+        match answers.limit() {
+            // The server has closed the channel: there is nothing else to keep of the lane.
+            Some(event_bytes_max) => *self.limit() = Some(Limit::new(event_bytes_max, lane)),
+            None => self.keep(lane),
+        }
         answers.complete(&lost())
     }
 

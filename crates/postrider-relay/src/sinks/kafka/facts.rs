@@ -42,6 +42,8 @@ pub(super) struct Settings {
     pub(super) record_bytes: usize,
     /// `min.insync.replicas`
     pub(super) in_sync_min: usize,
+    /// `cleanup.policy` is `compact`, and nothing else.
+    pub(super) is_compacted: bool,
 }
 
 impl Facts {
@@ -183,8 +185,11 @@ mod tests {
     use super::*;
     use crate::formats::Encoding;
 
+    const SETTINGS: Settings = Settings { record_bytes: 1, in_sync_min: 2, is_compacted: false };
+
     fn facts(record_bytes: Option<usize>) -> Facts {
-        let settings = record_bytes.map(|record_bytes| Settings { record_bytes, in_sync_min: 2 });
+        let settings = |record_bytes| Settings { record_bytes, ..SETTINGS };
+        let settings = record_bytes.map(settings);
         Facts { partitions: 3, replicas: 3, brokers: 3, settings }
     }
 
@@ -235,7 +240,8 @@ mod tests {
     #[test]
     fn a_topic_that_one_broker_may_lose_is_told_of() {
         let told = |replicas, brokers, in_sync_min: Option<usize>| {
-            let settings = in_sync_min.map(|in_sync_min| Settings { record_bytes: 1, in_sync_min });
+            let settings = |in_sync_min| Settings { in_sync_min, ..SETTINGS };
+            let settings = in_sync_min.map(settings);
             Facts { partitions: 1, replicas, brokers, settings }.cautions("orders", "b:1").join("")
         };
         assert!(told(1, 3, Some(1)).contains("has one replica"));

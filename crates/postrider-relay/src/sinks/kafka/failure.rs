@@ -2,6 +2,7 @@
 
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
+use super::topics::PROGRESS_SETTINGS;
 use super::trouble::Trouble;
 use crate::sink::{FailureKind, SinkError};
 
@@ -34,14 +35,7 @@ pub(super) fn failure(
             new(FailureKind::Misconfigured, message)
         }
         Code::ClusterAuthorizationFailed => no_producer(place),
-        Code::TransactionalIdAuthorizationFailed => new(
-            FailureKind::Misconfigured,
-            format!(
-                "no permission for the transactional id; run kafka-acls.sh --bootstrap-server \
-                 {servers} --add --allow-principal User:NAME --operation Describe --operation \
-                 Write --transactional-id ID"
-            ),
-        ),
+        Code::TransactionalIdAuthorizationFailed => no_transactional_id(servers, "ID"),
         Code::Authentication | Code::SaslAuthenticationFailed | Code::SSL => {
             refused(servers, &Trouble::new(code, &error.to_string()))
         }
@@ -89,6 +83,36 @@ fn no_producer(place: &Place<'_>) -> SinkError {
         allow(place)
     );
     SinkError::new(FailureKind::Misconfigured, message)
+}
+
+fn no_transactional_id(servers: &str, id: &str) -> SinkError {
+    let message = format!(
+        "no permission for the transactional id {id}; run kafka-acls.sh --bootstrap-server \
+         {servers} --add --allow-principal User:NAME --operation Describe --operation Write \
+         --transactional-id {id}"
+    );
+    SinkError::new(FailureKind::Misconfigured, message)
+}
+
+/// Why the producer of this transactional id could not begin.
+pub(super) fn not_begun(
+    place: &Place<'_>,
+    id: &str,
+    error: &KafkaError,
+    trouble: Option<&Trouble>,
+) -> SinkError {
+    match code_of(error) {
+        RDKafkaErrorCode::TransactionalIdAuthorizationFailed => {
+            no_transactional_id(place.servers, id)
+        }
+        RDKafkaErrorCode::InvalidTransactionTimeout => {
+            let message = "timeout is longer than the brokers let a transaction take; set a \
+                           shorter timeout, or raise transaction.max.timeout.ms of the brokers, \
+                           which is 15 min by default";
+            SinkError::new(FailureKind::Misconfigured, message)
+        }
+        _ => failure(place, error, trouble),
+    }
 }
 
 /// The command that lets somebody write to a topic.
@@ -152,10 +176,36 @@ pub(super) fn no_topic(place: &Place<'_>) -> SinkError {
 /// The topic of progress is not there.
 pub(super) fn no_progress_topic(place: &Place<'_>) -> SinkError {
     let Place { servers, topic } = place;
+    let settings = PROGRESS_SETTINGS.map(|(name, value)| format!(" --config {name}={value}"));
     let message = format!(
         "there is no topic {topic}, in which exactly_once notes what was published; run \
          kafka-topics.sh --bootstrap-server {servers} --create --topic {topic} --partitions 1 \
-         --replication-factor 3 --config cleanup.policy=compact, or set create_missing = true"
+         --replication-factor 3{}, or set create_missing = true",
+        settings.concat()
+    );
+    SinkError::new(FailureKind::Misconfigured, message)
+}
+
+/// The topic of progress would grow for ever, or forget.
+pub(super) fn not_compacted(place: &Place<'_>) -> SinkError {
+    let Place { servers, topic } = place;
+    let settings = PROGRESS_SETTINGS.map(|(name, value)| format!("{name}={value}"));
+    let message = format!(
+        "the topic {topic}, in which exactly_once notes what was published, has to be compacted; \
+         run kafka-configs.sh --bootstrap-server {servers} --alter --topic {topic} --add-config {}",
+        settings.join(",")
+    );
+    SinkError::new(FailureKind::Misconfigured, message)
+}
+
+/// A note may be larger than the topic of progress takes.
+pub(super) fn small_progress_topic(place: &Place<'_>, bytes: usize) -> SinkError {
+    let Place { servers, topic } = place;
+    let message = format!(
+        "the topic {topic}, in which exactly_once notes what was published, takes no record of \
+         {bytes} bytes, which a note of the whole window may have; run kafka-configs.sh \
+         --bootstrap-server {servers} --alter --topic {topic} --add-config \
+         max.message.bytes={bytes}, or set a smaller window"
     );
     SinkError::new(FailureKind::Misconfigured, message)
 }
@@ -258,6 +308,21 @@ mod tests {
     }
 
     #[test]
+    fn a_producer_that_cannot_begin_says_what_to_mend() {
+        use RDKafkaErrorCode as Code;
+        let told = |code, kind| {
+            let error = not_begun(&PLACE, "shop/3", &KafkaError::MessageProduction(code), None);
+            assert_eq!(error.kind, kind, "{error}");
+            error.message
+        };
+        let forbidden = told(Code::TransactionalIdAuthorizationFailed, FailureKind::Misconfigured);
+        assert!(forbidden.ends_with(" --transactional-id shop/3"), "{forbidden}");
+        let long = told(Code::InvalidTransactionTimeout, FailureKind::Misconfigured);
+        assert!(long.contains("set a shorter timeout, or raise"), "{long}");
+        told(Code::OperationTimedOut, FailureKind::Unavailable);
+    }
+
+    #[test]
     fn a_refused_connection_is_why_nothing_was_confirmed() {
         let timed_out = RDKafkaErrorCode::MessageTimedOut;
         for (code, expected) in [
@@ -280,6 +345,12 @@ mod tests {
         let timed_out = KafkaError::MessageProduction(RDKafkaErrorCode::MessageTimedOut);
         let waiting = failure(&PLACE, &timed_out, None).message;
         assert!(waiting.ends_with("--topic orders --under-min-isr-partitions"), "{waiting}");
+        let missing = no_progress_topic(&PLACE).message;
+        assert!(missing.contains(" --config cleanup.policy=compact --config "), "{missing}");
+        let kept = not_compacted(&PLACE).message;
+        assert!(kept.contains("--topic orders --add-config cleanup.policy=compact,"), "{kept}");
+        let small = small_progress_topic(&PLACE, 70_000).message;
+        assert!(small.contains("--add-config max.message.bytes=70000, or"), "{small}");
         let cannot = not_created(&PLACE, RDKafkaErrorCode::RequestTimedOut);
         assert_eq!(cannot.kind, FailureKind::Unavailable);
         assert!(cannot.message.contains("Broker: Request timed out"), "{cannot}");

@@ -227,6 +227,7 @@ impl Options {
             transactional_id,
             progress_topic: progress_topic.to_owned(),
             window: self.pipeline.window_events,
+            horizon: self.pipeline.retry_horizon,
         })
     }
 

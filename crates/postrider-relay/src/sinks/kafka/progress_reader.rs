@@ -1,4 +1,4 @@
-//! Reads the topic of progress to its end.
+//! Reads the topic of progress to its end, which may take several calls.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -12,66 +12,159 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::Message as _;
 use rdkafka::{Offset, TopicPartitionList};
 
+use crate::sink::{FailureKind, SinkError};
+
 /// One wait for a record.
 const POLL: Duration = Duration::from_millis(200);
+/// Most of the topic that is in memory before it is looked at.
+const QUEUED_KIB: &str = "8192";
 
-/// Every committed record of a producer, in order, by the key that begins with its name. It reads
-/// up to where the topic ends at this moment, whoever has a transaction open there.
-pub(super) fn read(
-    config: &ClientConfig,
-    admin: &AdminClient<DefaultClientContext>,
-    topic: &str,
-    name: &str,
-    timeout: Duration,
-) -> Result<Vec<(String, Vec<u8>)>, KafkaError> {
-    let deadline = Instant::now() + timeout;
-    let metadata = admin.inner().fetch_metadata(Some(topic), timeout)?;
-    let partitions = metadata.topics().first().map_or(0, |topic| topic.partitions().len());
-    let mut from = TopicPartitionList::new();
-    let mut ends = HashMap::new();
-    for partition in 0..i32::try_from(partitions).unwrap_or(i32::MAX) {
-        let (low, high) = admin.inner().fetch_watermarks(topic, partition, timeout)?;
-        if low < high {
-            from.add_partition_offset(topic, partition, Offset::Offset(low))?;
-            ends.insert(partition, high);
+/// Reads what a producer has noted.
+pub(super) struct ProgressReader {
+    /// Only the drop takes it.
+    consumer: Option<BaseConsumer>,
+    topic: String,
+    name: String,
+    /// Where partitions ended when the reading began, without those that are read.
+    ends: HashMap<i32, i64>,
+    /// The last value of each key.
+    found: HashMap<String, Vec<u8>>,
+    /// Somebody's open transaction hides the rest.
+    is_held_up: bool,
+    /// What was wrong last.
+    trouble: Option<RDKafkaErrorCode>,
+}
+
+impl ProgressReader {
+    /// Begins to read what the producer of this name has noted up to this moment. The admin client
+    /// has to see what is not committed: a note that is behind somebody's open transaction would
+    /// be missed otherwise. Blocks.
+    pub(super) fn new(
+        config: &ClientConfig,
+        admin: &AdminClient<DefaultClientContext>,
+        (topic, name): (&str, &str),
+        deadline: Instant,
+    ) -> Result<Self, KafkaError> {
+        let metadata = admin.inner().fetch_metadata(Some(topic), left_until(deadline))?;
+        let partitions = metadata.topics().first().map_or(0, |topic| topic.partitions().len());
+        let mut from = TopicPartitionList::new();
+        let mut ends = HashMap::new();
+        for partition in 0..i32::try_from(partitions).unwrap_or(i32::MAX) {
+            let left = left_until(deadline);
+            let (low, high) = admin.inner().fetch_watermarks(topic, partition, left)?;
+            if low < high {
+                from.add_partition_offset(topic, partition, Offset::Offset(low))?;
+                ends.insert(partition, high);
+            }
         }
+        let mut config = config.clone();
+        config
+            .set("auto.offset.reset", "earliest")
+            .set("enable.auto.commit", "false")
+            .set("enable.partition.eof", "true")
+            .set("fetch.queue.backoff.ms", "10")
+            // Without one librdkafka assigns nothing. It is not used otherwise.
+            .set("group.id", name)
+            .set("isolation.level", "read_committed")
+            .set("queued.max.messages.kbytes", QUEUED_KIB)
+            .set_log_level(RDKafkaLogLevel::Emerg);
+        let consumer: BaseConsumer = config.create()?;
+        consumer.assign(&from)?;
+        Ok(Self {
+            consumer: Some(consumer),
+            topic: topic.to_owned(),
+            name: name.to_owned(),
+            ends,
+            found: HashMap::new(),
+            is_held_up: false,
+            trouble: None,
+        })
     }
-    let mut config = config.clone();
-    config
-        .set("group.id", name)
-        .set("enable.auto.commit", "false")
-        .set("enable.partition.eof", "true")
-        .set("isolation.level", "read_committed")
-        .set_log_level(RDKafkaLogLevel::Emerg);
-    let consumer: BaseConsumer = config.create()?;
-    consumer.assign(&from)?;
-    let mut found = Vec::new();
-    while !ends.is_empty() {
-        if Instant::now() >= deadline {
-            return Err(KafkaError::Global(RDKafkaErrorCode::OperationTimedOut));
-        }
-        match consumer.poll(POLL) {
-            Some(Ok(record)) => {
-                let key = record.key().and_then(|key| std::str::from_utf8(key).ok());
-                let key = key.filter(|key| is_of(key, name));
-                if let (Some(key), Some(value)) = (key, record.payload()) {
-                    found.push((key.to_owned(), value.to_vec()));
+
+    /// Reads on, to the end or until the deadline; the answer is whether it has come to the end.
+    /// Blocks.
+    pub(super) fn read_on(&mut self, deadline: Instant) -> Result<bool, KafkaError> {
+        while !self.ends.is_empty() {
+            let left = left_until(deadline);
+            if left.is_zero() {
+                return Ok(false);
+            }
+            let consumer = self.consumer.as_ref().expect("only the drop takes it");
+            match consumer.poll(left.min(POLL)) {
+                Some(Ok(record)) => {
+                    (self.is_held_up, self.trouble) = (false, None);
+                    let key = record.key().and_then(|key| std::str::from_utf8(key).ok());
+                    let key = key.filter(|key| is_of(key, &self.name));
+                    if let (Some(key), Some(value)) = (key, record.payload()) {
+                        self.found.insert(key.to_owned(), value.to_vec());
+                    }
+                    let (partition, next) = (record.partition(), record.offset() + 1);
+                    self.ends.retain(|of, end| *of != partition || next < *end);
+                    continue;
+                }
+                None => {}
+                Some(Err(KafkaError::PartitionEOF(_))) => self.is_held_up = true,
+                Some(Err(error)) => match error.rdkafka_error_code() {
+                    // Only whoever shares the work of a group needs it.
+                    Some(RDKafkaErrorCode::GroupAuthorizationFailed) => {}
+                    // librdkafka goes on by itself.
+                    Some(
+                        code @ (RDKafkaErrorCode::AllBrokersDown
+                        | RDKafkaErrorCode::BrokerTransportFailure
+                        | RDKafkaErrorCode::OperationTimedOut
+                        | RDKafkaErrorCode::Resolve),
+                    ) => self.trouble = Some(code),
+                    _ => return Err(error),
+                },
+            }
+            // Records at the end may be none of ours to see: the position passes them.
+            let position = consumer.position()?;
+            for element in position.elements_for_topic(&self.topic) {
+                if let Offset::Offset(next) = element.offset() {
+                    self.ends.retain(|of, end| *of != element.partition() || next < *end);
                 }
             }
-            None | Some(Err(KafkaError::PartitionEOF(_))) => {}
-            Some(Err(error)) => return Err(error),
         }
-        // Records at the end may be none of ours to see: the position passes them.
-        for element in consumer.position()?.elements_for_topic(topic) {
-            if let (Offset::Offset(next), Some(end)) =
-                (element.offset(), ends.get(&element.partition()))
-                && next >= *end
-            {
-                ends.remove(&element.partition());
-            }
-        }
+        Ok(true)
     }
-    Ok(found)
+
+    /// Why it has not come to the end. It goes on with the next call.
+    pub(super) fn not_yet(&self) -> SinkError {
+        let Self { topic, .. } = self;
+        let message = if let Some(code) = self.trouble {
+            format!("cannot read what was published before from the topic {topic}: {code}")
+        } else if self.is_held_up {
+            format!(
+                "cannot read what was published before from the topic {topic}: somebody else has a \
+                 transaction open in it, which hides what is behind it; it ends at the latest by \
+                 its transaction.timeout.ms: after a minute, or `timeout`, if it is a relay's"
+            )
+        } else {
+            format!(
+                "what was published before is still being read from the topic {topic}; if that \
+                 takes long, see whether it is compacted"
+            )
+        };
+        SinkError::new(FailureKind::Unavailable, message)
+    }
+
+    /// The last value of each key that begins with the producer's name.
+    pub(super) fn into_found(mut self) -> HashMap<String, Vec<u8>> {
+        std::mem::take(&mut self.found)
+    }
+}
+
+impl Drop for ProgressReader {
+    /// It takes a while, as with a producer.
+    fn drop(&mut self) {
+        let consumer = self.consumer.take();
+        let close = move || drop(consumer);
+        let _ = std::thread::Builder::new().name("kafka-close".into()).spawn(close);
+    }
+}
+
+fn left_until(deadline: Instant) -> Duration {
+    deadline.saturating_duration_since(Instant::now())
 }
 
 fn is_of(key: &str, name: &str) -> bool {

@@ -7,7 +7,7 @@ use crate::secret::Secret;
 use crate::sinks::Problem;
 
 /// Settings with one value that is right, by all their names, and why others are not.
-const FIXED: [(&[&str], &[&str], &str); 6] = [
+const FIXED: [(&[&str], &[&str], &str); 11] = [
     (
         &["acks", "request.required.acks"],
         &["all", "-1"],
@@ -38,10 +38,27 @@ const FIXED: [(&[&str], &[&str], &str); 6] = [
         &["false"],
         "one record of a key is under way at a time, and no gap can come about",
     ),
+    (
+        &["delivery.report.only.error"],
+        &["false"],
+        "nobody would hear of what was delivered, and each call would wait for ever",
+    ),
+    (&["queuing.strategy"], &["fifo"], "later events would be sent first"),
+    (
+        &["api.version.request"],
+        &["true"],
+        "neither headers nor what is sent again once could be relied on",
+    ),
+    (
+        &["log.queue"],
+        &["false"],
+        "what librdkafka logs would stay in memory, and nobody would know why a connection failed",
+    ),
+    (&["log.connection.close"], &["true"], "nobody would know why a connection failed"),
 ];
 
 /// Settings that the sink makes by itself, with what to write instead.
-const OWN: [(&str, &str); 20] = [
+const OWN: [(&str, &str); 31] = [
     ("bootstrap.servers", "write the servers into url"),
     ("metadata.broker.list", "write the servers into url"),
     ("security.protocol", "set tls, username and password"),
@@ -57,12 +74,25 @@ const OWN: [(&str, &str); 20] = [
     ("message.timeout.ms", "set timeout"),
     ("delivery.timeout.ms", "set timeout"),
     ("message.max.bytes", "each topic's own limit is used"),
-    ("transactional.id", "leave it out: it is not a setting of one producer"),
+    ("transactional.id", "set exactly_once and transactional_id"),
+    ("transaction.timeout.ms", "set exactly_once and timeout"),
     ("allow.auto.create.topics", "set create_missing"),
     ("retries", "leave it out: the producer sends again until timeout"),
     ("message.send.max.retries", "leave it out: the producer sends again until timeout"),
     ("queue.buffering.max.messages", "the pipeline's window bounds what is in memory"),
+    ("queue.buffering.max.kbytes", "the pipeline's window bounds what is in memory"),
+    ("linger.ms", "set linger"),
+    ("queue.buffering.max.ms", "set linger"),
+    ("enabled_events", "leave it out: the sink has to hear of deliveries and errors"),
+    ("auto.offset.reset", READING),
+    ("enable.auto.commit", READING),
+    ("enable.partition.eof", READING),
+    ("group.id", READING),
+    ("group.instance.id", READING),
+    ("isolation.level", READING),
 ];
+
+const READING: &str = "leave it out: exactly_once reads its own notes, and nothing else is read";
 
 const IN_FLIGHT: [&str; 2] = ["max.in.flight", "max.in.flight.requests.per.connection"];
 const IN_FLIGHT_MAX: u32 = 5;
@@ -134,8 +164,23 @@ mod tests {
             ("enable.ssl.certificate.verification", "false", "anybody could be the broker"),
             ("sasl.password", "canary", "is set by the sink; set password"),
             ("message.timeout.ms", "1", "is set by the sink; set timeout"),
+            ("delivery.report.only.error", "true", "each call would wait for ever"),
+            ("enable.gapless.guarantee", "true", "must be false"),
+            ("queuing.strategy", "lifo", "must be fifo: otherwise later events"),
+            ("api.version.request", "false", "must be true"),
+            ("log.queue", "true", "must be false"),
+            ("log.connection.close", "false", "why a connection failed"),
+            ("linger.ms", "20", "is set by the sink; set linger"),
+            ("queue.buffering.max.kbytes", "1", "the pipeline's window bounds"),
+            ("transactional.id", "canary", "set exactly_once and transactional_id"),
+            ("isolation.level", "read_uncommitted", "nothing else is read"),
+            ("enabled_events", "0", "has to hear of deliveries"),
             ("linger.msec", "canary", "librdkafka does not know it"),
-            ("linger.ms", "canary", "librdkafka does not know it, or not the value"),
+            ("socket.timeout.ms", "canary", "librdkafka does not know it, or not the value"),
+            // What only a program can set.
+            ("dr_msg_cb", "1", "librdkafka does not know it, or not the value"),
+            ("opaque", "1", "librdkafka does not know it, or not the value"),
+            ("background_event_cb", "1", "librdkafka does not know it, or not the value"),
         ] {
             let found = problems(name, value);
             assert!(found.contains(expected), "{name}: {found}");
@@ -150,7 +195,8 @@ mod tests {
             ("acks", "-1"),
             ("enable.idempotence", "TRUE"),
             ("max.in.flight", "1"),
-            ("linger.ms", "20"),
+            ("retry.backoff.ms", "20"),
+            ("delivery.report.only.error", "false"),
             ("socket.keepalive.enable", "true"),
             ("client.rack", "a"),
         ] {

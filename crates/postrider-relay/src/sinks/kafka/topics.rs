@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, ResourceSpecifier, TopicReplication};
@@ -15,15 +15,20 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
 use super::facts::{Facts, KnownTopics, Limits, Settings};
 use super::failure::{
-    Place, code_of, failure, no_progress_topic, no_topic, not_created, too_few_replicas,
+    Place, code_of, failure, no_progress_topic, no_topic, not_compacted, not_created,
+    small_progress_topic, too_few_replicas,
 };
 use super::options::Options;
 use super::producer::not_made;
-use super::progress_reader;
+use super::progress_reader::ProgressReader;
 use super::record::topic_problem;
-use super::trouble::Trouble;
 use crate::routing::Template;
 use crate::sink::{FailureKind, Message, SinkError};
+
+/// How a topic of progress is made. Only a segment that is no longer written to is compacted, and
+/// by default that is after 1 GiB, or a week; what is left of transactions stays for a day.
+pub(super) const PROGRESS_SETTINGS: [(&str, &str); 3] =
+    [("cleanup.policy", "compact"), ("delete.retention.ms", "60000"), ("segment.bytes", "8388608")];
 
 /// The topics of a cluster.
 pub(super) struct Topics {
@@ -46,6 +51,8 @@ impl Topics {
         for producers in ["enable.idempotence", "message.timeout.ms", "partitioner"] {
             config.remove(producers);
         }
+        // A topic ends where its last record is, committed or not.
+        config.set("isolation.level", "read_uncommitted");
         // What it would log, the producer says, too.
         config.set_log_level(RDKafkaLogLevel::Emerg);
         let cluster_default = -1;
@@ -200,42 +207,53 @@ impl Topics {
         };
         Ok(described.and_then(|settings| {
             let number = |name| settings.get(name)?.value.as_deref()?.parse().ok();
-            let record_bytes = number("max.message.bytes")?;
-            Some(Settings { record_bytes, in_sync_min: number("min.insync.replicas")? })
+            let policy = settings.get("cleanup.policy")?.value.as_deref()?;
+            Some(Settings {
+                record_bytes: number("max.message.bytes")?,
+                in_sync_min: number("min.insync.replicas")?,
+                is_compacted: policy == "compact",
+            })
         }))
     }
 
-    /// Whether the topic of progress is there. One that is missing is made if `may_make`, and if
-    /// that is wanted.
+    /// Whether the topic of progress is there and takes a note of so many bytes. One that is
+    /// missing is made if `may_make`, and if that is wanted.
     pub(super) async fn look_up_progress(
         &self,
         topic: &str,
+        note_bytes: usize,
         may_make: bool,
         timeout: Duration,
     ) -> Result<(), SinkError> {
+        let place = self.place(topic);
         match (self.describe(topic, timeout).await?, self.create) {
+            (Some(Facts { settings: Some(settings), .. }), _) if !settings.is_compacted => {
+                Err(not_compacted(&place))
+            }
+            (Some(facts), _) if facts.record_bytes() < note_bytes => {
+                Err(small_progress_topic(&place, note_bytes))
+            }
             (Some(_), _) => Ok(()),
             (None, Some(_)) if !may_make => Ok(()),
             (None, Some((_, replicas))) => {
-                self.create(topic, 1, replicas, &[("cleanup.policy", "compact")], timeout).await
+                self.create(topic, 1, replicas, &PROGRESS_SETTINGS, timeout).await
             }
-            (None, None) => Err(no_progress_topic(&self.place(topic))),
+            (None, None) => Err(no_progress_topic(&place)),
         }
     }
 
-    /// What the producer of this name has noted in the topic of progress.
+    /// Begins to read what the producer of this name has noted in the topic of progress.
     pub(super) async fn read_progress(
         &self,
         topic: &str,
         name: &str,
-        timeout: Duration,
-    ) -> Result<Vec<(String, Vec<u8>)>, SinkError> {
-        self.look_up_progress(topic, true, timeout).await?;
+        deadline: Instant,
+    ) -> Result<ProgressReader, SinkError> {
         let (config, admin) = (self.config.clone(), Arc::clone(&self.admin));
         let (of, name) = (topic.to_owned(), name.to_owned());
-        let read = move || progress_reader::read(&config, &admin, &of, &name, timeout);
-        let read = tokio::task::spawn_blocking(read).await.unwrap_or(Err(KafkaError::Canceled));
-        read.map_err(|error| failure(&self.place(topic), &error, None))
+        let begin = move || ProgressReader::new(&config, &admin, (&of, &name), deadline);
+        let begun = tokio::task::spawn_blocking(begin).await.unwrap_or(Err(KafkaError::Canceled));
+        begun.map_err(|error| failure(&self.place(topic), &error, None))
     }
 
     async fn create(
@@ -263,12 +281,7 @@ impl Topics {
         }
     }
 
-    /// An error that is about no topic.
-    pub(super) fn failure(&self, error: &KafkaError, trouble: Option<&Trouble>) -> SinkError {
-        failure(&self.place(""), error, trouble)
-    }
-
-    fn place<'a>(&'a self, topic: &'a str) -> Place<'a> {
+    pub(super) fn place<'a>(&'a self, topic: &'a str) -> Place<'a> {
         Place { servers: &self.servers, topic }
     }
 }

@@ -16,22 +16,41 @@
 //!   fenced begins anew with the next call, which there is only as long as the relay has its lease;
 //!   and having begun, it looks at the lease once more before it sends: whoever took over did so
 //!   after the lease, and has fenced this one, or is not there.
+//!
+//! # Why a call ends in time
+//!
+//! Whatever a call does ends by one deadline, and holds nothing beyond it: the pipeline gives up
+//! soon after that, and would count an outage as a failure of the events. A transaction that is
+//! open then is left to the next producer, which ends it before anything else; and ids that are
+//! not all read then are read on by the next call.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rdkafka::ClientConfig;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
+use self::ending::{Ended, left_until};
+use self::queued::Queued;
 use super::KafkaSink;
 use super::delivery::Call;
-use super::failure::failure;
+use super::facts::Limits;
+use super::failure::{failure, not_begun, small_progress_topic};
 use super::producer::Producer;
-use super::progress::Progress;
+use super::progress::{Note, Progress, Returning};
+use super::progress_reader::ProgressReader;
+use super::topics::Topics;
 use crate::sink::{FailureKind, Message, SinkError};
+
+mod ending;
+mod queued;
+
+/// What a transaction may take at least, as the brokers see it: librdkafka's own default.
+const TRANSACTION_TIMEOUT_MIN: Duration = Duration::from_secs(60);
 
 /// What transactions need.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,18 +59,16 @@ pub(super) struct ExactlyOnce {
     pub(super) progress_topic: String,
     /// Most events that may come back after a crash: the pipeline's window.
     pub(super) window: usize,
+    /// The longest time until an event that was set aside comes back.
+    pub(super) horizon: Duration,
 }
 
 /// What makes transactions of calls.
 pub(super) struct Transactions {
     config: ClientConfig,
-    /// Where the ids are, and under which name.
-    progress_topic: String,
-    id: String,
-    window: usize,
-    timeout: Duration,
+    options: ExactlyOnce,
     /// Nothing may be sent from then on.
-    until: std::sync::Mutex<Option<tokio::time::Instant>>,
+    until: std::sync::Mutex<Option<Instant>>,
     state: Arc<Mutex<State>>,
 }
 
@@ -59,47 +76,74 @@ pub(super) struct Transactions {
 struct State {
     /// `None` until the first call, and after a failure that only a new one mends.
     producer: Option<Arc<Producer>>,
+    /// One that has ended what its predecessor left, and not read all of what that has published.
+    starting: Option<(Arc<Producer>, ProgressReader)>,
     /// A transaction was begun and not ended.
     open: bool,
-    /// Committed, and nobody was told.
-    unanswered: HashSet<Uuid>,
+    /// Committed by a call that nobody waited for any more.
+    untold: HashSet<Uuid>,
+    /// Committed before the producer began.
+    returning: Option<Returning>,
     progress: Progress,
+}
+
+impl State {
+    fn is_published(&self, id: &Uuid) -> bool {
+        self.untold.contains(id) || self.returning.as_ref().is_some_and(|ids| ids.contains(id))
+    }
+
+    /// Takes in what was committed.
+    fn commit(&mut self, sent: Vec<Uuid>) {
+        if !sent.is_empty() {
+            self.progress.keep();
+        }
+        if let Some(returning) = &mut self.returning {
+            returning.noted(sent.len());
+        }
+        self.untold.extend(sent);
+    }
+
+    /// Takes in that the pipeline is told of an event.
+    fn tell(&mut self, id: &Uuid) {
+        self.untold.remove(id);
+        if let Some(returning) = &mut self.returning {
+            returning.answered(id);
+        }
+    }
 }
 
 /// What a call works with.
 type Started = (OwnedMutexGuard<State>, Arc<Producer>);
 
-/// How a transaction ended that was not committed.
-enum Ended {
-    Aborted(KafkaError),
-    Fenced,
-    /// Only a new producer finds out.
-    Unknown(KafkaError),
-}
-
 impl Transactions {
     pub(super) fn new(config: &ClientConfig, options: ExactlyOnce, timeout: Duration) -> Self {
-        let ExactlyOnce { transactional_id: id, progress_topic, window } = options;
         let mut config = config.clone();
-        config.set("transactional.id", &id);
-        // No shorter than what a record may take.
-        let longest = timeout.saturating_mul(2).max(Duration::from_secs(60));
+        config.set("transactional.id", &options.transactional_id);
+        // A call has ended its transaction by then, or never will.
+        let longest = timeout.max(TRANSACTION_TIMEOUT_MIN);
         config.set("transaction.timeout.ms", longest.as_millis().to_string());
-        let until = std::sync::Mutex::default();
-        Self { config, progress_topic, id, window, timeout, until, state: Arc::default() }
+        Self { config, options, until: std::sync::Mutex::default(), state: Arc::default() }
     }
 
-    pub(super) fn progress_topic(&self) -> &str {
-        &self.progress_topic
+    /// Whether the topic of progress is there, and fit for its purpose.
+    pub(super) async fn check(&self, topics: &Topics, timeout: Duration) -> Result<(), SinkError> {
+        let topic = &self.options.progress_topic;
+        topics.look_up_progress(topic, self.note_bytes(), false, timeout).await
     }
 
-    pub(super) fn allow_until(&self, until: Option<tokio::time::Instant>) {
+    pub(super) fn allow_until(&self, until: Option<Instant>) {
         *self.until.lock().unwrap_or_else(PoisonError::into_inner) = until;
     }
 
     fn is_over(&self) -> bool {
         let until = *self.until.lock().unwrap_or_else(PoisonError::into_inner);
-        until.is_some_and(|until| tokio::time::Instant::now() >= until)
+        until.is_some_and(|until| Instant::now() >= until)
+    }
+
+    /// How large the largest note is.
+    fn note_bytes(&self) -> usize {
+        let ids = self.options.window.min(super::CALL_EVENTS_MAX);
+        Note::batch_bytes_max(&self.options.transactional_id, ids)
     }
 
     /// Publishes messages in one transaction.
@@ -108,10 +152,14 @@ impl Transactions {
         sink: &KafkaSink,
         messages: &[Message],
         topics: &HashMap<&str, SinkError>,
+        deadline: Instant,
     ) -> Vec<Result<(), SinkError>> {
         let all = |error: SinkError| vec![Err(error); messages.len()];
-        let state = Arc::clone(&self.state).lock_owned().await;
-        let (mut state, producer) = match self.producer(sink, state).await {
+        let Ok(state) = timeout_at(deadline, Arc::clone(&self.state).lock_owned()).await else {
+            let message = "not sent: what an earlier call has left is still being ended";
+            return all(SinkError::new(FailureKind::Unavailable, message));
+        };
+        let (mut state, producer) = match self.producer(sink, state, deadline).await {
             Ok(ready) => ready,
             Err(error) => return all(error),
         };
@@ -121,67 +169,41 @@ impl Transactions {
             let message = "not sent: the lease has run out";
             return all(SinkError::new(FailureKind::Unavailable, message));
         }
-        let call = Arc::new(Call::new(messages.len()));
-        let mut unsent: Vec<Option<SinkError>> = Vec::with_capacity(messages.len());
-        let mut sent = Vec::new();
-        // Nothing of a key may follow what was left out of it.
-        let mut stopped = HashSet::new();
         if let Err(error) = producer.begin_transaction() {
             state.producer = None;
             return all(failure(&sink.place(""), &error, None));
         }
         state.open = true;
-        for (index, message) in messages.iter().enumerate() {
-            let queued = if state.unanswered.contains(&message.event.id()) {
-                call.answer(index, None);
-                Ok(())
-            } else if stopped.contains(message.event.key()) {
-                Err(SinkError::new(FailureKind::Unavailable, "an earlier event of its key failed"))
-            } else if let Some(error) = topics.get(message.topic.as_str()) {
-                Err(error.clone())
-            } else {
-                let queued = sink.send(&producer, &call, index, message);
-                sent.extend(queued.is_ok().then(|| message.event.id()));
-                queued
-            };
-            if queued.is_err() {
-                stopped.insert(message.event.key());
-                call.answer(index, None);
-            }
-            unsent.push(queued.err());
+        if let Some(returning) = &mut state.returning {
+            returning.forget(Instant::now().into_std());
         }
-        let noted = Arc::new(Call::new(1));
-        let note = state.progress.note(&self.id, &sent);
-        if let Err(error) = producer.send_note(&self.progress_topic, &note, Arc::clone(&noted)) {
-            noted.answer(0, Some(error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail)));
-        }
-        let delivered = call.finished().await;
-        let noted = noted.finished().await;
-        let failed = delivered.iter().chain(&noted).find_map(|code| *code);
-        if let Some(code) = failed {
-            if let Err(error) = self.end(state, Arc::clone(&producer), None).await {
-                let own = |unsent: Option<SinkError>| Err(unsent.unwrap_or(error.clone()));
-                return unsent.into_iter().map(own).collect();
-            }
-            let given_up = format!("the transaction was given up: {code}");
-            let answers = messages.iter().zip(unsent).zip(delivered);
-            return answers
-                .map(|((message, unsent), code)| match (unsent, code) {
-                    (Some(error), _) => Err(error),
-                    (None, Some(code)) => Err(sink.undelivered(message, code, &producer)),
-                    (None, None) => Err(SinkError::new(FailureKind::Unavailable, &given_up)),
-                })
-                .collect();
-        }
-        match self.end(state, producer, Some(sent)).await {
-            Ok(mut state) => {
-                for message in messages {
-                    state.unanswered.remove(&message.event.id());
+        let is_published = |id: &Uuid| state.is_published(id);
+        let queued = Queued::new(sink, &producer, messages, topics, is_published);
+        let noted = self.note(&mut state, &producer, &queued.sent);
+        let Ok(delivered) = timeout_at(deadline, queued.call.finished()).await else {
+            state.producer = None;
+            let late = vec![Some(RDKafkaErrorCode::MessageTimedOut); messages.len()];
+            return queued.undelivered(sink, messages, &late, &producer);
+        };
+        // A note is the last to be confirmed at times, and never by much.
+        let noted = timeout_at(deadline, noted.finished()).await;
+        let noted = noted.map_or(Some(RDKafkaErrorCode::MessageTimedOut), |noted| noted[0]);
+        if noted.is_none() && delivered.iter().all(Option::is_none) {
+            let sent = queued.sent.clone();
+            return match self.end(state, producer, Some(sent), deadline).await {
+                Ok(mut state) => {
+                    messages.iter().for_each(|message| state.tell(&message.event.id()));
+                    queued.answers(Ok(()))
                 }
-                let answer = |unsent: Option<SinkError>| unsent.map_or(Ok(()), Err);
-                unsent.into_iter().map(answer).collect()
-            }
-            Err(error) => unsent.into_iter().map(|own| Err(own.unwrap_or(error.clone()))).collect(),
+                Err(ended) => queued.answers(Err(self.not_committed(ended))),
+            };
+        }
+        match self.end(state, Arc::clone(&producer), None, deadline).await {
+            Err(Ended::Fenced) => queued.answers(Err(self.fenced())),
+            _ => match noted {
+                Some(code) => queued.answers(Err(self.not_noted(sink, code, &producer))),
+                None => queued.undelivered(sink, messages, &delivered, &producer),
+            },
         }
     }
 
@@ -190,20 +212,26 @@ impl Transactions {
         &self,
         sink: &KafkaSink,
         mut state: OwnedMutexGuard<State>,
+        deadline: Instant,
     ) -> Result<Started, SinkError> {
         let limits = sink.limits();
+        let limits = Limits { record_bytes: limits.record_bytes.max(self.note_bytes()), ..limits };
+        let is_fit = |producer: &Producer| !producer.is_broken() && producer.limits() == limits;
         // Of a call that was given up, nobody knows what was sent: a new producer ends it.
         if let Some(producer) = state.producer.clone()
-            && !producer.is_broken()
-            && producer.limits() == limits
+            && is_fit(&producer)
             && !state.open
         {
             return Ok((state, producer));
         }
         state.producer = None;
         state.open = false;
-        let producer = Arc::new(Producer::new(&self.config, limits)?);
-        let starting = self.start(sink, state, producer);
+        let starting = state.starting.take().filter(|(producer, _)| is_fit(producer));
+        let starting = match starting {
+            Some((producer, reader)) => (producer, Some(reader)),
+            None => (Arc::new(Producer::new(&self.config, limits)?), None),
+        };
+        let starting = self.start(sink, state, starting, deadline);
         // It goes on when nobody waits for it any more, and only then lets the next call begin.
         match tokio::spawn(starting).await {
             Ok(started) => started,
@@ -211,26 +239,70 @@ impl Transactions {
         }
     }
 
-    /// Ends what the predecessor left, and reads what it has published.
+    /// Ends what the predecessor left, and reads what it has published. If there is no time to
+    /// read it all, the next call goes on.
     fn start(
         &self,
         sink: &KafkaSink,
         mut state: OwnedMutexGuard<State>,
-        producer: Arc<Producer>,
+        (producer, reader): (Arc<Producer>, Option<ProgressReader>),
+        deadline: Instant,
     ) -> impl Future<Output = Result<Started, SinkError>> + Send + 'static {
-        let (topics, topic) = (Arc::clone(&sink.topics), self.progress_topic.clone());
-        let (id, window, timeout) = (self.id.clone(), self.window, self.timeout);
+        let (topics, note_bytes) = (Arc::clone(&sink.topics), self.note_bytes());
+        let options = self.options.clone();
         async move {
-            let starting = Arc::clone(&producer);
-            let started = blocking(move || starting.init_transactions(timeout)).await;
-            started.map_err(|error| topics.failure(&error, producer.trouble().as_ref()))?;
-            let found = topics.read_progress(&topic, &id, timeout).await?;
-            let (progress, published) = Progress::after(found, window);
+            let ExactlyOnce { transactional_id: id, progress_topic: topic, .. } = &options;
+            let mut reader = match reader {
+                Some(reader) => reader,
+                None => {
+                    let starting = Arc::clone(&producer);
+                    let begin = move || starting.init_transactions(left_until(deadline));
+                    blocking(begin).await.map_err(|error| {
+                        not_begun(&topics.place(""), id, &error, producer.trouble().as_ref())
+                    })?;
+                    let begin = async {
+                        let left = left_until(deadline);
+                        topics.look_up_progress(topic, note_bytes, true, left).await?;
+                        topics.read_progress(topic, id, deadline.into_std()).await
+                    };
+                    timeout_at(deadline, begin).await.unwrap_or_else(|_| {
+                        let late = KafkaError::Global(RDKafkaErrorCode::OperationTimedOut);
+                        Err(failure(&topics.place(topic), &late, producer.trouble().as_ref()))
+                    })?
+                }
+            };
+            let (reader, is_read) = blocking(move || {
+                let is_read = reader.read_on(deadline.into_std());
+                (reader, is_read)
+            })
+            .await;
+            if !is_read.map_err(|error| failure(&topics.place(topic), &error, None))? {
+                let error = reader.not_yet();
+                state.starting = Some((producer, reader));
+                return Err(error);
+            }
+            let (progress, ids) = Progress::after(reader.into_found(), options.window);
+            let now = Instant::now().into_std();
             state.progress = progress;
-            state.unanswered = published;
+            state.returning = Some(Returning::new(ids, options.window, options.horizon, now));
             state.producer = Some(Arc::clone(&producer));
             Ok((state, producer))
         }
+    }
+
+    /// Queues the note of a transaction that sends something.
+    fn note(&self, state: &mut State, producer: &Producer, sent: &[Uuid]) -> Arc<Call> {
+        let noted = Arc::new(Call::new(1));
+        if sent.is_empty() {
+            noted.answer(0, None);
+            return noted;
+        }
+        let ExactlyOnce { transactional_id: id, progress_topic: topic, .. } = &self.options;
+        let note = state.progress.note(id, sent);
+        if let Err(error) = producer.send_note(topic, &note, Arc::clone(&noted)) {
+            noted.answer(0, Some(error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail)));
+        }
+        noted
     }
 
     /// Ends the open transaction: commits it if ids are given, or aborts it. It goes on to its
@@ -240,81 +312,55 @@ impl Transactions {
         mut state: OwnedMutexGuard<State>,
         producer: Arc<Producer>,
         commit: Option<Vec<Uuid>>,
-    ) -> Result<OwnedMutexGuard<State>, SinkError> {
-        let timeout = self.timeout;
-        let ended = blocking(move || {
+        deadline: Instant,
+    ) -> Result<OwnedMutexGuard<State>, Ended> {
+        blocking(move || {
             let ended = match &commit {
-                Some(_) => commit_within(&producer, timeout),
-                None => abort_within(&producer, timeout),
+                Some(_) => ending::commit(&producer, deadline),
+                None => ending::abort(&producer, deadline),
             };
             state.open = false;
             match &ended {
-                Ok(()) => {
-                    state.unanswered.extend(commit.unwrap_or_default());
-                    state.progress.keep();
-                }
+                Ok(()) => state.commit(commit.unwrap_or_default()),
                 Err(Ended::Aborted(_)) => {}
                 Err(Ended::Fenced | Ended::Unknown(_)) => state.producer = None,
             }
-            (state, ended)
-        });
-        let (state, ended) = ended.await;
-        match ended {
-            Ok(()) => Ok(state),
-            Err(Ended::Fenced) => Err(self.fenced()),
-            Err(Ended::Aborted(error) | Ended::Unknown(error)) => {
-                let message = format!("Kafka did not commit the transaction: {error}");
-                Err(SinkError::new(FailureKind::Unavailable, message))
-            }
-        }
+            ended.map(|()| state)
+        })
+        .await
+    }
+
+    fn not_committed(&self, ended: Ended) -> SinkError {
+        let error = match ended {
+            Ended::Fenced => return self.fenced(),
+            Ended::Aborted(error) | Ended::Unknown(error) => error,
+        };
+        let message = format!("Kafka did not commit the transaction: {error}");
+        SinkError::new(FailureKind::Unavailable, message)
     }
 
     fn fenced(&self) -> SinkError {
         let message = format!(
             "another producer has taken over the transactional.id {}: if that was no other relay of \
              this pipeline, another pipeline has its name; set transactional_id",
-            self.id
+            self.options.transactional_id
         );
         SinkError::new(FailureKind::Unavailable, message)
     }
-}
 
-/// Commits, as often as it takes.
-fn commit_within(producer: &Producer, timeout: Duration) -> Result<(), Ended> {
-    let deadline = Instant::now() + timeout;
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let error = match producer.commit_transaction(left) {
-            Ok(()) => return Ok(()),
-            Err(error) => error,
-        };
-        if is_fenced(&error) {
-            return Err(Ended::Fenced);
+    /// Why the note of a transaction was not taken, and so nothing of it.
+    fn not_noted(
+        &self,
+        sink: &KafkaSink,
+        code: RDKafkaErrorCode,
+        producer: &Producer,
+    ) -> SinkError {
+        let place = sink.place(&self.options.progress_topic);
+        if code == RDKafkaErrorCode::MessageSizeTooLarge {
+            return small_progress_topic(&place, self.note_bytes());
         }
-        let KafkaError::Transaction(details) = &error else { return Err(Ended::Unknown(error)) };
-        if details.txn_requires_abort() {
-            return match abort_within(producer, timeout) {
-                Ok(()) => Err(Ended::Aborted(error)),
-                Err(ended) => Err(ended),
-            };
-        }
-        if !details.is_retriable() || Instant::now() >= deadline {
-            return Err(Ended::Unknown(error));
-        }
+        failure(&place, &KafkaError::MessageProduction(code), producer.trouble().as_ref())
     }
-}
-
-fn abort_within(producer: &Producer, timeout: Duration) -> Result<(), Ended> {
-    match producer.abort_transaction(timeout) {
-        Ok(()) => Ok(()),
-        Err(error) if is_fenced(&error) => Err(Ended::Fenced),
-        Err(error) => Err(Ended::Unknown(error)),
-    }
-}
-
-fn is_fenced(error: &KafkaError) -> bool {
-    use RDKafkaErrorCode::{Fenced, InvalidProducerEpoch, ProducerFenced};
-    matches!(error.rdkafka_error_code(), Some(Fenced | InvalidProducerEpoch | ProducerFenced))
 }
 
 /// Runs what blocks, to its end whoever waits.

@@ -13,8 +13,9 @@ pub(super) async fn check(
     options: &CheckedOptions,
 ) -> Result<Vec<String>, SinkError> {
     match look(connection, options).await {
-        Ok(Some(stream)) => judge(&stream, connection, options),
-        Ok(None) => Ok(Vec::new()),
+        Ok(Found::Stream(stream)) => judge(&stream, connection, options),
+        Ok(Found::Missing(name)) => Ok(judge_missing(&name, connection, options)),
+        Ok(Found::Unknown) => Ok(Vec::new()),
         // Publishing may be all that it is allowed to do, and all that it needs.
         Err(Failure::Api(ApiFailure::NoAnswer(NoAnswer::Denied(error)))) => {
             Ok(vec![format!("the stream could not be looked at: {error}")])
@@ -35,11 +36,16 @@ impl From<ApiFailure> for Failure {
     }
 }
 
-/// The stream that takes all events, if that can be known.
-async fn look(
-    connection: &Connection,
-    options: &CheckedOptions,
-) -> Result<Option<StreamInfo>, Failure> {
+/// The stream that takes all events.
+enum Found {
+    Stream(StreamInfo),
+    /// It is made with the first event.
+    Missing(String),
+    /// There may be several.
+    Unknown,
+}
+
+async fn look(connection: &Connection, options: &CheckedOptions) -> Result<Found, Failure> {
     streams::look_for_jetstream(connection, options).await?;
     let topic = options.pipeline.topic.as_deref();
     let found = match topic {
@@ -59,9 +65,13 @@ async fn look(
         (None, Some(topic), None) => {
             return Err(Failure::Verdict(streams::no_stream(topic, connection, options)));
         }
-        (None, None, None) => return Ok(None),
+        (None, None, None) => return Ok(Found::Unknown),
     };
     let Some(stream) = streams::stream(connection, options, &name).await? else {
+        if options.create_missing {
+            look_for_rivals(&name, connection, options).await?;
+            return Ok(Found::Missing(name));
+        }
         let subject = topic.unwrap_or("outbox.event.>");
         return Err(Failure::Verdict(streams::no_stream(subject, connection, options)));
     };
@@ -75,7 +85,37 @@ async fn look(
         );
         return Err(Failure::Verdict(misconfigured(message)));
     }
-    Ok(Some(stream))
+    Ok(Found::Stream(stream))
+}
+
+/// Fails if another stream takes what one that is to be made should: a subject has one stream.
+async fn look_for_rivals(
+    name: &str,
+    connection: &Connection,
+    options: &CheckedOptions,
+) -> Result<(), Failure> {
+    for subject in &options.stream_subjects {
+        if let Some(rival) = streams::stream_of(connection, options, subject).await? {
+            let message = format!(
+                "the stream {name} cannot be made: {rival} takes {subject} already; set stream = \
+                 \"{rival}\", or other stream_subjects"
+            );
+            return Err(Failure::Verdict(misconfigured(message)));
+        }
+    }
+    Ok(())
+}
+
+/// What is less safe than it could be about a stream that is to be made.
+fn judge_missing(name: &str, connection: &Connection, options: &CheckedOptions) -> Vec<String> {
+    let is_alone = options.stream_replicas <= 1 && connection.is_clustered;
+    let caution = || {
+        format!(
+            "the stream {name} is made with the first event, on one server of the cluster only, \
+             and is lost with it; set stream_replicas = 3"
+        )
+    };
+    is_alone.then(caution).into_iter().collect()
 }
 
 /// What is less safe than it could be. Fails if nothing could be published.

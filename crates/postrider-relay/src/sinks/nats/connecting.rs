@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use async_nats::{ConnectError, ConnectErrorKind, ConnectOptions, ReconnectToServer, ServerAddr};
+use tokio::time::timeout;
 
 use super::connection::Connection;
 use super::options::{CheckedOptions, Identity};
@@ -65,7 +66,12 @@ async fn connect_to(server: &Server, options: &CheckedOptions) -> Result<Connect
         },
     };
     let connecting = if options.tls_first { connecting.tls_first() } else { connecting };
-    let connected = only_once(connecting, &address).connect(addresses(&address)).await;
+    let connecting = only_once(connecting, &address).connect(addresses(&address));
+    // The client's own time is for each address that the name has.
+    let connected = timeout(options.connect_timeout, connecting).await.map_err(|_| {
+        let longest = options.connect_timeout;
+        unavailable(format!("cannot connect to {server}: timed out after {longest:?}"))
+    })?;
     let client = connected.map_err(|error| failure(&error, server, options))?;
     Ok(Connection::new(client, server.to_string(), listener))
 }

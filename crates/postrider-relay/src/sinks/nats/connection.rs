@@ -20,7 +20,7 @@ use std::time::Duration;
 use async_nats::connection::State;
 use async_nats::{Client, Request, RequestErrorKind, Subscriber};
 use bytes::Bytes;
-use tokio::sync::watch;
+use tokio::sync::{OnceCell, watch};
 
 use super::said::{Listener, Said};
 use super::unavailable;
@@ -32,6 +32,8 @@ pub(super) struct Connection {
     pub(super) server: String,
     /// Whether the server is part of a cluster.
     pub(super) is_clustered: bool,
+    /// Set once the stream was found or made, if it is to be made.
+    pub(super) stream_is_there: OnceCell<()>,
     listener: Listener,
     lanes: Mutex<Vec<Lane>>,
 }
@@ -65,7 +67,8 @@ pub(super) enum NoAnswer {
 impl Connection {
     pub(super) fn new(client: Client, server: String, listener: Listener) -> Self {
         let is_clustered = client.server_info().cluster.is_some();
-        Self { client, server, is_clustered, listener, lanes: Mutex::default() }
+        let (stream_is_there, lanes) = (OnceCell::new(), Mutex::default());
+        Self { client, server, is_clustered, stream_is_there, listener, lanes }
     }
 
     /// Whether it lasts, and everything was allowed so far: what is denied may be permitted by

@@ -8,6 +8,7 @@ use super::encoding::subject_problem;
 use crate::sink::SinkError;
 use crate::sinks::broker_account::BrokerAccount;
 use crate::sinks::broker_url::{BrokerUrl, Server};
+use crate::sinks::call_time::CallTime;
 use crate::sinks::option_reader::OptionReader;
 use crate::sinks::problem::{misconfigured, zeros};
 use crate::sinks::{PipelineFacts, Problem, Secret, TlsOptions};
@@ -36,10 +37,11 @@ pub struct Options {
     /// never shown.
     pub url: Secret,
     /// Longest time without any confirmation while some are missing. A connection is known to be
-    /// dead before that. Defaults to 10 s.
-    pub ack_timeout: Duration,
-    /// Longest time for a connection to a server to come about. Defaults to 5 s.
-    pub connect_timeout: Duration,
+    /// dead before that. Defaults to 10 s, or to a third of what a call has if that is less.
+    pub ack_timeout: Option<Duration>,
+    /// Longest time for a connection to a server to come about. Defaults to 5 s; for all servers
+    /// together it is at most half of what a call has.
+    pub connect_timeout: Option<Duration>,
     /// Whether `stream` is made when it is missing. Defaults to false.
     pub create_missing: bool,
     /// A file with the user's JWT and seed, as `nsc` makes them.
@@ -107,8 +109,8 @@ impl Options {
     pub fn new(url: impl Into<String>) -> Self {
         Self {
             url: Secret::new(url),
-            ack_timeout: Duration::from_secs(10),
-            connect_timeout: Duration::from_secs(5),
+            ack_timeout: None,
+            connect_timeout: None,
             create_missing: false,
             credentials_file: None,
             domain: None,
@@ -135,8 +137,8 @@ impl Options {
         let default = Self::new(url);
         Self {
             refused: reader.refused(&REFUSED),
-            ack_timeout: reader.duration("ack_timeout").unwrap_or(default.ack_timeout),
-            connect_timeout: reader.duration("connect_timeout").unwrap_or(default.connect_timeout),
+            ack_timeout: reader.duration("ack_timeout"),
+            connect_timeout: reader.duration("connect_timeout"),
             create_missing: reader.bool("create_missing").unwrap_or(default.create_missing),
             credentials_file: reader.path("credentials_file"),
             domain: reader.text("domain"),
@@ -177,12 +179,20 @@ impl Options {
         }
         let identity = url.as_ref().map(|url| self.identity(url, &mut problems));
         problems.extend(self.tls.iter().flat_map(TlsOptions::problems));
-        if self.ack_timeout < ACK_TIMEOUT_MIN {
+        let time = CallTime {
+            call: self.pipeline.call_timeout,
+            servers: url.as_ref().map_or(1, |url| url.servers.len()),
+            connect: self.connect_timeout,
+            answer: ("ack_timeout", self.ack_timeout),
+            besides: None,
+        };
+        problems.extend(time.problem());
+        if time.answer() < ACK_TIMEOUT_MIN {
             let message = format!("must be at least {}ms", ACK_TIMEOUT_MIN.as_millis());
             problems.push(Problem::new("ack_timeout", message));
         }
         problems.extend(zeros([
-            ("connect_timeout", self.connect_timeout.is_zero()),
+            ("connect_timeout", self.connect_timeout.is_some_and(|time| time.is_zero())),
             ("stream_replicas", self.stream_replicas == 0),
         ]));
         if self.tls_first && self.tls.is_none() {
@@ -195,8 +205,8 @@ impl Options {
                 servers_shown: url.servers_shown(),
                 servers: url.servers,
                 identity,
-                ack_timeout: self.ack_timeout,
-                connect_timeout: self.connect_timeout,
+                ack_timeout: time.answer(),
+                connect_timeout: time.connect(),
                 create_missing: self.create_missing,
                 domain: self.domain.clone(),
                 inbox_prefix: self.inbox_prefix.clone(),

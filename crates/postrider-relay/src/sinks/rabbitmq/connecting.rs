@@ -16,7 +16,7 @@ use lapin::uri::{
 };
 use lapin::{Connection, ConnectionProperties, runtime};
 use tokio::net::lookup_host;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 use tracing::dispatcher::{self, Dispatch};
 
 use super::failure::{self, Place};
@@ -32,7 +32,10 @@ pub(super) struct Connector {
     password: Secret,
     auth: Auth,
     tls: Option<RustlsConnector>,
+    /// For each server.
     timeout: Duration,
+    /// For an answer over a connection that there is.
+    answer_timeout: Duration,
     heartbeat_seconds: u16,
     /// What the server shows the connection as.
     name: String,
@@ -64,6 +67,7 @@ impl Connector {
             auth: options.auth,
             tls: tls.map(|config| Arc::new(config).into()),
             timeout: options.connect_timeout,
+            answer_timeout: options.confirm_timeout,
             heartbeat_seconds: options.heartbeat_seconds,
             name,
         })
@@ -73,8 +77,8 @@ impl Connector {
         &self.place
     }
 
-    pub(super) fn timeout(&self) -> Duration {
-        self.timeout
+    pub(super) fn answer_timeout(&self) -> Duration {
+        self.answer_timeout
     }
 
     /// Connects to the first server that takes it.
@@ -93,6 +97,7 @@ impl Connector {
 
     async fn connect_to(&self, server: &Server) -> Result<(Connection, Plug), SinkError> {
         let shown = server.to_string();
+        let deadline = Instant::now() + self.timeout;
         let late =
             |what: &str| failure::unavailable(&shown, &format!("{what} within {:?}", self.timeout));
         let runtime = runtime::default_runtime()
@@ -111,7 +116,7 @@ impl Connector {
             };
             Ok((stream, plug))
         };
-        let (stream, plug) = timeout(self.timeout, opening)
+        let (stream, plug) = timeout_at(deadline, opening)
             .await
             .map_err(|_| late("no connection"))?
             .map_err(|error| failure::broken(&error, &shown))?;
@@ -124,7 +129,7 @@ impl Connector {
         };
         let greeting =
             Connection::connector(self.uri(server), runtime, hand_over, self.properties());
-        let connection = timeout(self.timeout, greeting)
+        let connection = timeout_at(deadline, greeting)
             .await
             .map_err(|_| late("no answer"))?
             .map_err(|error| failure::connecting(&error, &shown, &self.place, self.hint()))?;

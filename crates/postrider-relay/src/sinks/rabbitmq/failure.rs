@@ -1,12 +1,12 @@
 //! What the server's errors mean for a message, and the command that mends them.
 
-use std::borrow::Cow;
 use std::time::Duration;
 
 use lapin::ErrorKind;
 
 use super::properties::exchange;
 use crate::sink::{FailureKind, Message, SinkError};
+use crate::sinks::shell;
 
 /// The codes of AMQP that are told apart.
 const ACCESS_REFUSED: u16 = 403;
@@ -28,12 +28,12 @@ impl Place {
     fn vhost_option(&self) -> String {
         match self.vhost.as_str() {
             "/" => String::new(),
-            vhost => format!("--vhost={} ", quoted(vhost)),
+            vhost => format!("--vhost={} ", shell::word(vhost)),
         }
     }
 
     fn permissions(&self) -> String {
-        let (vhost, user) = (quoted(&self.vhost), quoted(&self.user));
+        let (vhost, user) = (shell::word(&self.vhost), shell::word(&self.user));
         format!("rabbitmqctl set_permissions -p {vhost} {user} '^$' '.*' '^$'")
     }
 }
@@ -64,7 +64,7 @@ pub(super) fn connecting(
         }
         ErrorKind::ProtocolError(said) => {
             let text = said.get_message().as_str();
-            let (vhost, user) = (quoted(&place.vhost), quoted(&place.user));
+            let (vhost, user) = (shell::word(&place.vhost), shell::word(&place.user));
             match said.get_id() {
                 ACCESS_REFUSED => misconfigured(format!(
                     "RabbitMQ at {server} does not let {user} in: {text}; see username and \
@@ -146,7 +146,7 @@ pub(super) fn publishing(error: &lapin::Error, message: &Message, place: &Place)
 
 /// An exchange that is not there.
 pub(super) fn no_exchange(topic: &str, place: &Place) -> SinkError {
-    let (vhost, name) = (place.vhost_option(), quoted(topic));
+    let (vhost, name) = (place.vhost_option(), shell::word(topic));
     new(
         FailureKind::Misconfigured,
         format!(
@@ -167,7 +167,7 @@ pub(super) fn declaring(error: &lapin::Error, topic: &str, place: &Place) -> Sin
     match said.get_id() {
         NOT_FOUND => no_exchange(topic, place),
         ACCESS_REFUSED => {
-            let (vhost, user) = (quoted(&place.vhost), quoted(&place.user));
+            let (vhost, user) = (shell::word(&place.vhost), shell::word(&place.user));
             let message = format!(
                 "RabbitMQ does not let {user} make the exchange {topic}: {text}; run rabbitmqctl \
                  set_permissions -p {vhost} {user} '.*' '.*' '^$', or make it and remove \
@@ -184,7 +184,8 @@ pub(super) fn declaring(error: &lapin::Error, topic: &str, place: &Place) -> Sin
 
 fn refused(text: &str, topic: &str, place: &Place) -> SinkError {
     let command = if text.contains("access to topic") {
-        let (vhost, user, name) = (quoted(&place.vhost), quoted(&place.user), quoted(topic));
+        let (vhost, user, name) =
+            (shell::word(&place.vhost), shell::word(&place.user), shell::word(topic));
         format!("rabbitmqctl set_topic_permissions -p {vhost} {user} {name} '.*' '.*'")
     } else {
         place.permissions()
@@ -200,14 +201,14 @@ pub(super) fn unroutable(message: &Message, place: &Place) -> SinkError {
         format!(
             "there is no queue {key}; run rabbitmqadmin {vhost}declare queue name={} durable=true \
              queue_type=quorum",
-            quoted(key)
+            shell::word(key)
         )
     } else {
         format!(
             "no queue takes the routing key {key} from the exchange {topic}; bind one: \
              rabbitmqadmin {vhost}declare binding source={} destination=QUEUE routing_key={}",
-            quoted(topic),
-            quoted(key)
+            shell::word(topic),
+            shell::word(key)
         )
     };
     new(FailureKind::Failed, text)
@@ -247,15 +248,6 @@ pub(super) fn size_in(text: &str) -> Option<(usize, usize)> {
     let (_, sizes) = text.split_once("message size")?;
     let mut numbers = sizes.split(|char: char| !char.is_ascii_digit()).filter(|s| !s.is_empty());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
-}
-
-/// A word for a shell.
-fn quoted(text: &str) -> Cow<'_, str> {
-    let is_plain = |char: char| char.is_ascii_alphanumeric() || "-_./:".contains(char);
-    if !text.is_empty() && text.chars().all(is_plain) {
-        return text.into();
-    }
-    format!("'{}'", text.replace('\'', r"'\''")).into()
 }
 
 #[cfg(test)]

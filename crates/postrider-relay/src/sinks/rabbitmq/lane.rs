@@ -42,29 +42,34 @@ pub(super) struct Lane {
     /// Nothing is under way.
     pub(super) is_clean: bool,
     // Dropped last: until then an orderly end is possible.
-    _plug: Plug,
+    plug: Plug,
 }
 
 impl Lane {
     pub(super) async fn open(connector: &Connector) -> Result<Self, SinkError> {
         let (connection, plug) = connector.connect().await?;
         let place = connector.place().clone();
-        let channel = open_channel(&connection, connector.timeout()).await?;
+        let channel = open_channel(&connection, connector.answer_timeout()).await?;
         Ok(Self {
             channel,
             events: connection.events_listener().boxed(),
             connection,
             reason: String::new(),
             place,
-            timeout: connector.timeout(),
+            timeout: connector.answer_timeout(),
             is_clean: true,
-            _plug: plug,
+            plug,
         })
     }
 
     /// Whether a call can have it.
     pub(super) fn is_usable(&self) -> bool {
         self.is_clean && self.channel.status().connected() && self.connection.status().connected()
+    }
+
+    /// Its connection, without the channel.
+    pub(super) fn into_connection(self) -> (Connection, Plug) {
+        (self.connection, self.plug)
     }
 
     /// Why the server has blocked it, if it has.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::RabbitMqSink;
 use crate::sink::SinkError;
 use crate::sinks::broker_url::{BrokerUrl, Server};
+use crate::sinks::call_time::CallTime;
 use crate::sinks::option_reader::OptionReader;
 use crate::sinks::problem::{misconfigured, zeros};
 use crate::sinks::{PipelineFacts, Problem, Secret, TlsOptions};
@@ -44,10 +45,12 @@ pub struct Options {
     pub url: Secret,
     /// How the sink proves who it is. Defaults to [`Auth::Plain`].
     pub auth: Auth,
-    /// Longest time without any confirmation while some are missing. Defaults to 10 s.
-    pub confirm_timeout: Duration,
-    /// Longest time for a connection to a server to come about. Defaults to 5 s.
-    pub connect_timeout: Duration,
+    /// Longest time without any confirmation while some are missing, and for any other answer.
+    /// Defaults to 10 s, or to a third of what a call has if that is less.
+    pub confirm_timeout: Option<Duration>,
+    /// Longest time for a connection to a server to come about. Defaults to 5 s; for all servers
+    /// together it is at most half of what a call has.
+    pub connect_timeout: Option<Duration>,
     /// Most connections, and so most calls, at the same time. Defaults to 2.
     pub connections: usize,
     /// Whether an exchange that is missing is made. Defaults to false.
@@ -97,8 +100,8 @@ impl Options {
         Self {
             url: Secret::new(url),
             auth: Auth::Plain,
-            confirm_timeout: Duration::from_secs(10),
-            connect_timeout: Duration::from_secs(5),
+            confirm_timeout: None,
+            connect_timeout: None,
             connections: 2,
             create_missing: false,
             event_bytes_max: 16 * 1024 * 1024,
@@ -121,8 +124,8 @@ impl Options {
         Self {
             refused: reader.refused(&REFUSED),
             auth: reader.choice("auth", &Auth::ALL).unwrap_or_default(),
-            confirm_timeout: reader.duration("confirm_timeout").unwrap_or(default.confirm_timeout),
-            connect_timeout: reader.duration("connect_timeout").unwrap_or(default.connect_timeout),
+            confirm_timeout: reader.duration("confirm_timeout"),
+            connect_timeout: reader.duration("connect_timeout"),
             connections: reader.count("connections").unwrap_or(default.connections),
             create_missing: reader.bool("create_missing").unwrap_or(default.create_missing),
             event_bytes_max: reader.count("event_bytes_max").unwrap_or(default.event_bytes_max),
@@ -155,6 +158,14 @@ impl Options {
         self.check_numbers(&mut problems);
         let tls = self.check_tls(is_tls, &mut problems);
         let Some(url) = url else { return Err(problems) };
+        let time = CallTime {
+            call: self.pipeline.call_timeout,
+            servers: url.servers.len(),
+            connect: self.connect_timeout,
+            answer: ("confirm_timeout", self.confirm_timeout),
+            besides: None,
+        };
+        problems.extend(time.problem());
         let (user, password) = self.check_user(&url, &mut problems);
         let servers_shown = url.servers_shown();
         let vhost = url.path.unwrap_or_else(|| "/".to_owned());
@@ -176,8 +187,8 @@ impl Options {
             password,
             auth: self.auth,
             tls,
-            confirm_timeout: self.confirm_timeout,
-            connect_timeout: self.connect_timeout,
+            confirm_timeout: time.answer(),
+            connect_timeout: time.connect(),
             connections: self.connections,
             create_missing: self.create_missing,
             event_bytes_max: self.event_bytes_max,
@@ -189,8 +200,8 @@ impl Options {
 
     fn check_numbers(&self, problems: &mut Vec<Problem>) {
         problems.extend(zeros([
-            ("confirm_timeout", self.confirm_timeout.is_zero()),
-            ("connect_timeout", self.connect_timeout.is_zero()),
+            ("confirm_timeout", self.confirm_timeout.is_some_and(|time| time.is_zero())),
+            ("connect_timeout", self.connect_timeout.is_some_and(|time| time.is_zero())),
             ("connections", self.connections == 0),
             ("event_bytes_max", self.event_bytes_max == 0),
         ]));

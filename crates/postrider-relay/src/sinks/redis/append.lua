@@ -1,6 +1,9 @@
 -- Appends messages to streams, in their order and each unless its id is remembered, and stops at
 -- the first one that fails. Answers how many are in their streams; if that is not all, also a key
--- and what is wrong with it.
+-- and what is wrong with it. Without messages it changes nothing, and looks whether it could.
+--
+-- Everything but appending comes first: an entry whose id cannot be remembered would be appended
+-- again by every retry.
 --
 -- KEYS: for each stream its name, and those of its newer and older ids.
 -- ARGV: settings; for each shape of an entry the number of its stream, how many fields it has and
@@ -37,25 +40,58 @@ end
 if trim == 'MINID' then
   trim_to = string.format('%.0f', math.max(redis.call('TIME')[1] * 1000 - trim_to, 0))
 end
--- What can fail for a stream as a whole comes before anything is written to it.
-for _, stream in ipairs(streams) do
-  local count = tonumber(ARGV[at])
-  stream.ids_at = at + 1
-  at = at + 1 + count
-  if count > 0 then
-    stream.is_newer = redis.pcall('SMISMEMBER', stream.newer, unpack(ARGV, stream.ids_at, at - 1))
-    if stream.is_newer.err then return {0, stream.newer, stream.is_newer.err} end
-    stream.is_older = redis.pcall('SMISMEMBER', stream.older, unpack(ARGV, stream.ids_at, at - 1))
-    if stream.is_older.err then return {0, stream.older, stream.is_older.err} end
-  end
-  if trim ~= '' and count > 0 then
-    local trimmed = redis.pcall('XTRIM', stream.name, trim, '~', trim_to)
-    if type(trimmed) == 'table' then return {0, stream.name, trimmed.err} end
+
+-- The first command that the user may not use, if the server can tell: from Redis 7 on.
+local function forbidden(stream)
+  if not redis.acl_check_cmd then return nil end
+  local commands = {
+    {'EXPIRE', stream.newer, ids_seconds}, {'RENAME', stream.newer, stream.older},
+    {'SADD', stream.newer, ''}, {'SCARD', stream.newer}, {'SMISMEMBER', stream.newer, ''},
+    {'SMISMEMBER', stream.older, ''}, {'UNLINK', stream.older},
+    {'XADD', stream.name, '*', 'payload', ''},
+  }
+  if trim ~= '' then commands[#commands + 1] = {'XTRIM', stream.name, trim, '~', trim_to} end
+  for _, command in ipairs(commands) do
+    if not redis.acl_check_cmd(unpack(command)) then
+      return {0, command[2], 'NOPERM the user may not use ' .. command[1] .. ' on ' .. command[2]}
+    end
   end
 end
 
-local argv, call, unpack, type = ARGV, redis.pcall, unpack, type
 local failed = nil
+-- Runs a command, unless one has failed before.
+local function try(key, ...)
+  if failed then return nil end
+  local answer = redis.pcall(...)
+  if type(answer) == 'table' and answer.err then failed = {0, key, answer.err} end
+  return answer
+end
+
+for _, stream in ipairs(streams) do
+  local name, newer, older = stream.name, stream.newer, stream.older
+  local count = tonumber(ARGV[at])
+  stream.count, stream.ids_at = count, at + 1
+  at = at + 1 + count
+  if message_count == 0 then
+    failed = failed or forbidden(stream)
+  elseif count > 0 then
+    stream.is_newer = try(newer, 'SMISMEMBER', newer, unpack(ARGV, stream.ids_at, at - 1))
+    stream.is_older = try(older, 'SMISMEMBER', older, unpack(ARGV, stream.ids_at, at - 1))
+    local known = try(newer, 'SCARD', newer)
+    if not failed and known > ids_max then
+      try(older, 'UNLINK', older)
+      try(older, 'RENAME', newer, older)
+    end
+    -- No event has this id: it shows that ids can be added, and is not counted.
+    try(newer, 'SADD', newer, '')
+    -- WAIT has a write to wait for, even if all ids are known.
+    try(newer, 'EXPIRE', newer, ids_seconds)
+    if trim ~= '' then try(name, 'XTRIM', name, trim, '~', trim_to) end
+  end
+end
+if failed then return failed end
+
+local argv, call, unpack, type = ARGV, redis.pcall, unpack, type
 for message = 1, message_count do
   local shape = shapes[argv[at]]
   local stream, fields = shape.stream, shape.fields
@@ -81,13 +117,11 @@ end
 
 for _, stream in ipairs(streams) do
   if stream.done > 0 then
-    -- Those that were known, too: they stay known, and WAIT has a write to wait for.
+    -- Those that were known, too: they stay known.
     redis.call('SADD', stream.newer, unpack(ARGV, stream.ids_at, stream.ids_at + stream.done - 1))
-    redis.call('EXPIRE', stream.newer, ids_seconds)
-    if redis.call('SCARD', stream.newer) >= ids_max then
-      redis.call('UNLINK', stream.older)
-      redis.call('RENAME', stream.newer, stream.older)
-    end
+  elseif stream.count > 0 and redis.call('SCARD', stream.newer) == 1 then
+    -- Nothing is left of a stream that is not there.
+    redis.pcall('UNLINK', stream.newer)
   end
 end
 return failed or message_count

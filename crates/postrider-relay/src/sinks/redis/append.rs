@@ -18,7 +18,10 @@
 //! - **A transaction in the file** is read again under the rights of the user `default`, by
 //!   Redis from 7.0 up to 8.4 and by Valkey, and dropped if they do not suffice
 //!   (<https://github.com/redis/redis/issues/14541>). A check looks for that.
-//! - **Trimming** comes first, once for each stream: it can fail, and then nothing was written.
+//! - **What may fail comes first**, before anything is appended: making room among the ids, adding
+//!   one that no event has, trimming. A user without the right to one of these commands would
+//!   otherwise leave entries whose ids nobody remembers, and each retry would append them again.
+//!   From Redis 7 on, a check finds such a user without changing anything (`redis.acl_check_cmd`).
 
 use std::borrow::Cow;
 

@@ -41,13 +41,27 @@ impl RedisSink {
         let replaying = ["DRYRUN", "default", "XADD", topic.unwrap_or("s"), "*", "payload", ""];
         commands.push(with(cmd("ACL"), &replaying));
         commands.extend(topic.map(|topic| with(cmd("TYPE"), &[topic])));
+        commands.push(with(cmd("WAIT"), &["0", "1"]));
         let has_script = self.appending.ids_max > 0;
         let streams: Vec<_> = topic.into_iter().collect();
-        commands.extend(has_script.then(|| self.appending.command(&[], &streams)));
+        commands.push(match has_script {
+            true => self.appending.command(&[], &streams),
+            false => {
+                let topic = topic.unwrap_or("s");
+                let user = self.connector.user();
+                with(cmd("ACL"), &["DRYRUN", user, "XADD", topic, "*", "payload", ""])
+            }
+        });
         let mut answers = self.connector.run(commands).await?;
-        // The script may be forbidden, which nothing else would tell.
-        if has_script && let Some(error) = self.appended(answers.pop()).1 {
-            return Err(error);
+        let (appended, waited) = (answers.pop(), answers.pop());
+        match (has_script, appended) {
+            // The script, or a command in it, may be forbidden, which nothing else would tell.
+            (true, appended) => self.appended(appended).1.map_or(Ok(()), Err)?,
+            (false, appended) if topic.is_some() => self.look_at_rights(appended)?,
+            (false, _) => {}
+        }
+        if let (1.., Some(Value::ServerError(error))) = (self.wait_replicas, waited) {
+            return Err(failure::answered(self.connector.server(), &error));
         }
         if let Some(topic) = topic {
             self.look_at_stream(topic, answers.pop())?;
@@ -60,6 +74,16 @@ impl RedisSink {
             cautions.extend(self.look_at_replay(replayed)?);
         }
         Ok(cautions)
+    }
+
+    /// Whether plain commands are allowed, as far as the server can tell and may.
+    fn look_at_rights(&self, answer: Option<Value>) -> Result<(), SinkError> {
+        let said = match answer {
+            Some(Value::SimpleString(said)) => said,
+            Some(Value::BulkString(said)) => String::from_utf8_lossy(&said).into_owned(),
+            _ => return Ok(()),
+        };
+        Err(failure::not_permitted(self.connector.server(), &said))
     }
 
     /// Whether the server would drop our transactions when it reads its file again, which it does

@@ -20,12 +20,13 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 
 use super::failure::{answered, ends_connection, not_connected, timed_out, unreachable};
 use crate::sink::SinkError;
 use crate::sinks::broker_url::Server;
+use crate::sinks::last_try::LastTry;
 use crate::sinks::{Secret, TlsOptions};
 
 /// When a silent connection is asked whether it is still there, how often, and how long something
@@ -56,9 +57,16 @@ pub(super) struct Login {
 /// Makes connections and keeps the current one.
 pub(super) struct Connector {
     login: Login,
-    current: Mutex<Option<Arc<Connection>>>,
+    place: Mutex<Place>,
     /// The largest value that the server takes, as far as it has told.
     value_bytes_max: AtomicUsize,
+}
+
+/// Where the connection is kept.
+#[derive(Default)]
+struct Place {
+    connection: Option<Arc<Connection>>,
+    last_try: LastTry,
 }
 
 struct Connection {
@@ -74,7 +82,7 @@ impl Drop for Connection {
 
 impl Connector {
     pub(super) fn new(login: Login) -> Self {
-        Self { login, current: Mutex::default(), value_bytes_max: AtomicUsize::new(usize::MAX) }
+        Self { login, place: Mutex::default(), value_bytes_max: AtomicUsize::new(usize::MAX) }
     }
 
     pub(super) fn value_bytes_max(&self) -> usize {
@@ -102,7 +110,7 @@ impl Connector {
 
     /// Ends the connection.
     pub(super) async fn close(&self) {
-        self.current.lock().await.take();
+        self.place.lock().await.connection.take();
     }
 
     /// Connects, unless there is a connection.
@@ -111,23 +119,26 @@ impl Connector {
     }
 
     async fn connection(&self) -> Result<Arc<Connection>, SinkError> {
-        let mut current = self.current.lock().await;
-        if let Some(connection) = &*current
+        let asked_at = Instant::now();
+        let mut place = self.place.lock().await;
+        if let Some(connection) = &place.connection
             && !connection.driver.is_finished()
         {
             return Ok(Arc::clone(connection));
         }
-        *current = None;
+        place.last_try.since(asked_at)?;
+        place.connection = None;
         let login = &self.login;
         let made = timeout(login.connect_timeout, login.connect()).await;
         let late = || not_connected(&login.server, login.connect_timeout, login.tls.is_some());
-        let (made, limit) = made.unwrap_or_else(|_| Err(late()))?;
+        let made = made.unwrap_or_else(|_| Err(late()));
+        let (made, limit) = made.inspect_err(|error| place.last_try.failed(error))?;
         self.value_bytes_max.store(limit.unwrap_or(usize::MAX), Ordering::Relaxed);
-        Ok(Arc::clone(current.insert(Arc::new(made))))
+        Ok(Arc::clone(place.connection.insert(Arc::new(made))))
     }
 
     async fn forget(&self, connection: &Arc<Connection>) {
-        let mut current = self.current.lock().await;
+        let current = &mut self.place.lock().await.connection;
         if current.as_ref().is_some_and(|current| Arc::ptr_eq(current, connection)) {
             *current = None;
         }

@@ -10,9 +10,11 @@ use redis::{ServerError, Value};
 
 use crate::sink::{FailureKind, SinkError};
 use crate::sinks::broker_url::Server;
+use crate::sinks::shell;
 
 /// What the script says of a stream that is not there.
 const NO_STREAM: &str = "NOSTREAM";
+const NO_PERMISSION: &str = "NOPERM";
 
 /// Whether a connection is of no use after this answer. After a failover, for example, the name
 /// of the server leads to another one.
@@ -54,6 +56,11 @@ pub(super) fn missing(server: &Server, stream: &str) -> SinkError {
 /// The verdict on a key that is not a stream.
 pub(super) fn no_stream(server: &Server, key: &str) -> SinkError {
     unusable(server, key, "WRONGTYPE")
+}
+
+/// The verdict on a right that is missing, by what Redis said of it.
+pub(super) fn not_permitted(server: &Server, said: &str) -> SinkError {
+    verdict(server, None, NO_PERMISSION, said)
 }
 
 /// The verdict on a server that cannot be reached, or no longer.
@@ -130,12 +137,15 @@ pub(super) fn not_understood(server: &Server) -> SinkError {
 fn verdict(server: &Server, key: Option<&str>, code: &str, details: &str) -> SinkError {
     use FailureKind::{Misconfigured, Throttled, Unavailable};
     let key = key.unwrap_or_default();
+    // So Redis before 7.2 says it of a command in a script.
+    let is_forbidden = code == "ERR" && details.starts_with("The user executing the script");
+    let code = if is_forbidden { NO_PERMISSION } else { code };
     let (kind, advice) = match code {
         NO_STREAM => {
             let message = format!(
                 "{server} has no stream {key}; make it with `redis-cli XGROUP CREATE {} GROUP 0 \
                  MKSTREAM`, or set create_missing = true",
-                shell_word(key)
+                shell::word(key)
             );
             return SinkError::new(Misconfigured, message);
         }
@@ -143,7 +153,7 @@ fn verdict(server: &Server, key: Option<&str>, code: &str, details: &str) -> Sin
             let message = format!(
                 "{key} of {server} holds something else (`redis-cli TYPE {}` says what); set topic \
                  to another name, or remove it",
-                shell_word(key)
+                shell::word(key)
             );
             return SinkError::new(Misconfigured, message);
         }
@@ -165,7 +175,7 @@ fn verdict(server: &Server, key: Option<&str>, code: &str, details: &str) -> Sin
         }
         "NOAUTH" => (Misconfigured, "set username and password"),
         "WRONGPASS" => (Misconfigured, "check username and password"),
-        "NOPERM" => (
+        NO_PERMISSION => (
             Misconfigured,
             "an administrator gives the right with `ACL SETUSER NAME ~STREAM ~{STREAM}:postrider-* \
              +eval +xadd +xtrim +time +smismember +sadd +scard +expire +unlink +rename +wait`",
@@ -198,15 +208,6 @@ fn details(error: &ServerError) -> &str {
 fn shown(details: &str) -> &str {
     let end = details.find(", with args").unwrap_or(details.len());
     details[..end].trim_end_matches('.')
-}
-
-/// A text as one word of a shell.
-fn shell_word(text: &str) -> String {
-    let is_plain = |char: char| char.is_ascii_alphanumeric() || "-_.:/".contains(char);
-    if !text.is_empty() && text.chars().all(is_plain) {
-        return text.to_owned();
-    }
-    format!("'{}'", text.replace('\'', r"'\''"))
 }
 
 #[cfg(test)]

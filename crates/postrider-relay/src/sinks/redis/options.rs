@@ -8,6 +8,7 @@ use super::connection::Login;
 use crate::sink::SinkError;
 use crate::sinks::broker_account::BrokerAccount;
 use crate::sinks::broker_url::BrokerUrl;
+use crate::sinks::call_time::CallTime;
 use crate::sinks::option_reader::OptionReader;
 use crate::sinks::problem::{misconfigured, zeros};
 use crate::sinks::{PipelineFacts, Problem, Secret, TlsOptions};
@@ -32,8 +33,9 @@ const OTHER_NAMES: [(&str, &str); 8] = [
 pub struct Options {
     /// The server. It may hold a password, so it is never shown.
     pub url: Secret,
-    /// Longest time for a connection to come about. Defaults to 5 s.
-    pub connect_timeout: Duration,
+    /// Longest time for a connection to come about. Defaults to 5 s, or to half of what a call has
+    /// if that is less.
+    pub connect_timeout: Option<Duration>,
     /// Whether a stream that does not exist is made. Defaults to false.
     pub create_missing: bool,
     /// How many event ids each stream remembers at least, so that none comes twice; zero turns
@@ -47,8 +49,9 @@ pub struct Options {
     pub maxlen: Option<usize>,
     /// The password, if it is not in the URL.
     pub password: Option<Secret>,
-    /// Longest time for an answer. Defaults to 10 s.
-    pub response_timeout: Duration,
+    /// Longest time for an answer. Defaults to 10 s, or to a third of what a call has if that is
+    /// less.
+    pub response_timeout: Option<Duration>,
     /// About how long a stream keeps an entry. Defaults to for ever.
     pub retention: Option<Duration>,
     /// How the connection is encrypted. Defaults to not at all, and with `rediss:` to whom the
@@ -80,14 +83,14 @@ impl Options {
     pub fn new(url: impl Into<String>) -> Self {
         Self {
             url: Secret::new(url),
-            connect_timeout: Duration::from_secs(5),
+            connect_timeout: None,
             create_missing: false,
             dedupe_events: 100_000,
             dedupe_window: Duration::from_secs(24 * 3600),
             event_bytes_max: 16 * 1024 * 1024,
             maxlen: None,
             password: None,
-            response_timeout: Duration::from_secs(10),
+            response_timeout: None,
             retention: None,
             tls: None,
             username: None,
@@ -107,16 +110,14 @@ impl Options {
             let _: Option<()> = reader.take(name, &format!("left out; {instead}"), |_| None);
         }
         Self {
-            connect_timeout: reader.duration("connect_timeout").unwrap_or(default.connect_timeout),
+            connect_timeout: reader.duration("connect_timeout"),
             create_missing: reader.bool("create_missing").unwrap_or(default.create_missing),
             dedupe_events: reader.count("dedupe_events").unwrap_or(default.dedupe_events),
             dedupe_window: reader.duration("dedupe_window").unwrap_or(default.dedupe_window),
             event_bytes_max: reader.count("event_bytes_max").unwrap_or(default.event_bytes_max),
             maxlen: reader.count("maxlen"),
             password: reader.secret("password"),
-            response_timeout: reader
-                .duration("response_timeout")
-                .unwrap_or(default.response_timeout),
+            response_timeout: reader.duration("response_timeout"),
             retention: reader.duration("retention"),
             tls: TlsOptions::read(reader),
             username: reader.text("username"),
@@ -142,15 +143,16 @@ impl Options {
         let login = self.login(&mut problems);
         problems.extend(self.tls.iter().flat_map(TlsOptions::problems));
         problems.extend(zeros([
-            ("connect_timeout", self.connect_timeout.is_zero()),
+            ("connect_timeout", self.connect_timeout.is_some_and(|time| time.is_zero())),
             ("dedupe_window", self.dedupe_window.as_secs() == 0),
             ("event_bytes_max", self.event_bytes_max == 0),
             ("maxlen", self.maxlen == Some(0)),
-            ("response_timeout", self.response_timeout.is_zero()),
+            ("response_timeout", self.response_timeout.is_some_and(|time| time.is_zero())),
             ("retention", self.retention.is_some_and(|age| age.as_millis() == 0)),
             // For WAIT, that is for ever.
             ("wait_timeout", self.wait_timeout.as_millis() == 0),
         ]));
+        problems.extend(self.call_time().problem());
         if self.event_bytes_max > EVENT_BYTES_LIMIT {
             let message = format!("is more than Redis takes, {EVENT_BYTES_LIMIT}");
             problems.push(Problem::new("event_bytes_max", message));
@@ -169,6 +171,16 @@ impl Options {
                 pipeline: self.pipeline.clone(),
             }),
             _ => Err(problems),
+        }
+    }
+
+    fn call_time(&self) -> CallTime {
+        CallTime {
+            call: self.pipeline.call_timeout,
+            servers: 1,
+            connect: self.connect_timeout,
+            answer: ("response_timeout", self.response_timeout),
+            besides: (self.wait_replicas > 0).then_some(("wait_timeout", self.wait_timeout)),
         }
     }
 
@@ -208,7 +220,7 @@ impl Options {
             problems.push(problem.with_hint("add password"));
         }
         let system = || (url.scheme == "rediss").then(TlsOptions::default);
-        let wait = if self.wait_replicas > 0 { self.wait_timeout } else { Duration::ZERO };
+        let time = self.call_time();
         Some(Login {
             server: url.servers.first()?.clone(),
             database: database?,
@@ -216,8 +228,8 @@ impl Options {
             password: account.password.cloned(),
             tls: self.tls.clone().or_else(system),
             name: client_name(&self.pipeline.name),
-            connect_timeout: self.connect_timeout,
-            response_timeout: self.response_timeout.saturating_add(wait),
+            connect_timeout: time.connect(),
+            response_timeout: time.answer().saturating_add(time.besides()),
         })
     }
 }

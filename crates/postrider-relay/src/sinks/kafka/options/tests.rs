@@ -96,3 +96,32 @@ fn mistakes_are_named() {
         assert!(!found.contains("canary"), "{found}");
     }
 }
+
+/// Whoever publishes under a transactional id ends what others do under it.
+#[test]
+fn a_transactional_id_is_for_one_relay_at_a_time() {
+    use crate::config::{Config, Environment};
+    let file = |ordering: &str, ids: [&str; 2]| {
+        let pipeline = |(name, id): (&str, &str)| {
+            format!(
+                "[[pipeline]]\nname = \"{name}\"\nprogress = \"cursor\"\nordering = \"{ordering}\"\n\
+                 [pipeline.sink]\nurl = \"kafka://h\"\nexactly_once = true\n{id}\n"
+            )
+        };
+        let pipelines = ["orders", "bills"].into_iter().zip(ids).map(pipeline);
+        let text = pipelines.fold("[source]\nurl = \"sqlite:a.db\"\n".to_owned(), |a, b| a + &b);
+        let parsed = Config::parse(&text, "p.toml", &Environment::default());
+        parsed.err().map(|problems| problems.to_string()).unwrap_or_default()
+    };
+    let shop = "transactional_id = \"shop\"";
+    assert_eq!(file("key", ["", ""]), "");
+    assert_eq!(file("key", [shop, ""]), "");
+    let expected = "pipeline orders has the same transactional_id";
+    for ids in [[shop, shop], ["", "transactional_id = \"postrider/orders\""]] {
+        let found = file("key", ids);
+        assert!(found.contains(expected), "{found}");
+    }
+    let found = file("none", ["", ""]);
+    assert!(found.contains("exactly_once is for one relay at a time"), "{found}");
+    assert!(found.contains("fix: write ordering = \"key\", or exactly_once = false"), "{found}");
+}

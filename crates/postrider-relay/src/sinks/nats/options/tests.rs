@@ -86,6 +86,28 @@ fn a_stream_can_be_made_only_if_it_is_known_what_it_takes() {
     assert!(found.contains("create_missing: needs a name; set stream"), "{found}");
 }
 
+/// G-06.
+#[test]
+fn a_call_leaves_time_to_notice_an_outage() {
+    let problems = |url: &str, options: &str, seconds| {
+        let call_timeout = Some(Duration::from_secs(seconds));
+        let pipeline = PipelineFacts { call_timeout, ..PipelineFacts::default() };
+        let options = options.parse().unwrap();
+        let problems = SinkSpec { url: url.to_owned(), options, pipeline }.problems();
+        problems.iter().map(|problem| format!("{problem}\n")).collect::<String>()
+    };
+    assert_eq!(problems("nats://a,b,c,d,e", "", 30), "");
+    assert_eq!(problems("nats://a", "", 1), "");
+    assert_eq!(problems("nats://a", "ack_timeout = \"24s\"", 30), "");
+    let found = problems("nats://a", "ack_timeout = \"25s\"", 30);
+    let expected = "ack_timeout: leaves a call no time to notice an outage: connect_timeout (5s) \
+                    and ack_timeout (25s) together are 30s, and timeout is 30s";
+    assert!(found.starts_with(expected), "{found}");
+    let found = problems("nats://a,b,c", "connect_timeout = \"9s\"", 30);
+    let expected = "connect_timeout for 3 servers (27s) and ack_timeout (10s) together are 37s";
+    assert!(found.contains(expected), "{found}");
+}
+
 #[test]
 fn a_topic_that_would_park_every_event_is_a_mistake() {
     let found = problems_of("nats://h", "", Some("orders.*"));

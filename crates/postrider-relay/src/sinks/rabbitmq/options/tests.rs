@@ -86,6 +86,26 @@ fn mistakes_are_named_without_a_secret() {
     }
 }
 
+/// G-06.
+#[test]
+fn a_call_leaves_time_to_notice_an_outage() {
+    let problems = |url: &str, text: &str, seconds| {
+        let mut options = read(url, text);
+        options.pipeline.call_timeout = Some(Duration::from_secs(seconds));
+        options.problems().iter().map(|problem| format!("{problem}\n")).collect::<String>()
+    };
+    assert_eq!(problems("amqp://a,b,c,d,e", "", 30), "");
+    assert_eq!(problems("amqp://a", "", 1), "");
+    let found = problems("amqp://a,b", "confirm_timeout = \"20s\"", 30);
+    let expected = "confirm_timeout: leaves a call no time to notice an outage: connect_timeout \
+                    for 2 servers (10s) and confirm_timeout (20s) together are 30s, and timeout is \
+                    30s";
+    assert!(found.starts_with(expected), "{found}");
+    let found = problems("amqp://a", "connect_timeout = \"1m\"", 30);
+    assert!(found.starts_with("connect_timeout: leaves a call no time"), "{found}");
+    assert!(found.contains("set timeout = \"71s\" or more"), "{found}");
+}
+
 #[test]
 fn unsafe_settings_are_refused_with_the_reason() {
     for (text, expected) in [

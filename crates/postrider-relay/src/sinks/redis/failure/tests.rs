@@ -21,6 +21,7 @@ fn each_code_has_its_kind() {
         ("NOAUTH Authentication required.", Misconfigured, "set username and password"),
         ("WRONGPASS invalid username-password pair", Misconfigured, "check username"),
         ("NOPERM User x has no permissions", Misconfigured, "ACL SETUSER"),
+        ("ERR The user executing the script can't run this command", Misconfigured, "ACL SETUSER"),
         ("DENIED Redis is running in protected mode", Misconfigured, "protected mode"),
         ("WRONGTYPE Operation against a key", Misconfigured, "`redis-cli TYPE s` says what"),
         ("NOSTREAM", Misconfigured, "`redis-cli XGROUP CREATE s GROUP 0 MKSTREAM`"),

@@ -92,6 +92,28 @@ fn each_mistake_is_named_without_the_secret() {
     assert!(!format!("{options:?}").contains("canary"));
 }
 
+/// G-06.
+#[test]
+fn a_call_leaves_time_to_notice_an_outage() {
+    let problems = |options: &str, seconds| {
+        let call_timeout = Some(Duration::from_secs(seconds));
+        let pipeline = PipelineFacts { call_timeout, ..PipelineFacts::default() };
+        let options = options.parse().unwrap();
+        let problems = SinkSpec { url: "redis://h".to_owned(), options, pipeline }.problems();
+        problems.iter().map(|problem| format!("{problem}\n")).collect::<String>()
+    };
+    assert_eq!(problems("", 1), "");
+    assert_eq!(problems("wait_replicas = 1", 2), "");
+    assert_eq!(problems("response_timeout = \"24s\"", 30), "");
+    let found = problems("response_timeout = \"24s\"\nwait_replicas = 1", 30);
+    let expected = "response_timeout: leaves a call no time to notice an outage: connect_timeout \
+                    (5s) and response_timeout (24s) and wait_timeout (1s) together are 30s, and \
+                    timeout is 30s; make them shorter, or set timeout = \"31s\" or more\n";
+    assert_eq!(found, expected);
+    let found = problems("wait_replicas = 1\nwait_timeout = \"1m\"", 30);
+    assert!(found.starts_with("wait_timeout: leaves a call no time"), "{found}");
+}
+
 #[test]
 fn all_mistakes_come_at_once() {
     let found = problems("redis://a,b/x", "connect_timeout = \"0s\"\nmaxlen = 0\nqueue = \"q\"");
