@@ -12,12 +12,27 @@ use std::{env, fs};
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
-const GUIDES: [&str; 7] =
-    ["dead-letters", "getting-started", "nats", "postgresql", "pruning", "redis", "webhooks"];
+const GUIDES: [&str; 9] = [
+    "dead-letters",
+    "getting-started",
+    "kafka",
+    "nats",
+    "postgresql",
+    "pruning",
+    "rabbitmq",
+    "redis",
+    "webhooks",
+];
 /// What the guides listen on, each of them; here it is a port that is free.
 const PORT: &str = "9000";
 /// The database that the guides name; here it is a fresh one in the server for tests.
 const DATABASE: &str = "postgres://postgres@localhost/shop";
+/// The broker that the guide of Kafka names, and its topic; here they are the server for tests and
+/// a fresh one.
+const BROKER: &str = "localhost:9092";
+const TOPIC: [&str; 2] = ["--topic orders", "topic = \"orders\""];
+/// Where the guide of RabbitMQ has its server; here it is a port that is free.
+const RABBITMQ: &str = "localhost:5672";
 const MARK: &str = "@@@ end of a block @@@";
 
 fn main() -> ExitCode {
@@ -94,15 +109,18 @@ fn push_line(steps: &mut [Step], part: fn(&mut Step) -> &mut String, line: &str)
 fn run(guide: &str) -> Result<(), Failed> {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/guides");
     let text = fs::read_to_string(docs.join(format!("{guide}.md")))?;
-    let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port().to_string();
-    let text = text.replace(PORT, &port);
+    let ports = free_ports()?;
+    let text = text.replace(PORT, &ports[0]);
+    let (text, stand_in) = contained(guide, text, &ports)?;
     let database = text.contains(DATABASE).then(Database::create).transpose()?;
     let steps = steps(&match &database {
         Some(database) => text.replace(DATABASE, &database.url()),
         None => text,
     });
-    let mut script =
-        "set -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n".to_owned();
+    let mut script = format!(
+        "set -euo pipefail\nfinish() {{ :; }}\n{stand_in}\n\
+         trap '{{ finish; kill $(jobs -p); }} > finish.log 2>&1 || true' EXIT\n"
+    );
     for step in &steps {
         script.push_str(&format!("{}echo '{MARK}'\n", step.script));
     }
@@ -133,6 +151,43 @@ fn run(guide: &str) -> Result<(), Failed> {
         })?;
     }
     Ok(())
+}
+
+/// Ports that nobody listens on.
+fn free_ports() -> Result<Vec<String>, Failed> {
+    let listen = |_| TcpListener::bind("127.0.0.1:0");
+    let listeners = (0..4).map(listen).collect::<Result<Vec<_>, _>>()?;
+    let port = |listener: &TcpListener| Ok(listener.local_addr()?.port().to_string());
+    listeners.iter().map(port).collect()
+}
+
+/// A guide whose server comes from Docker: its text with another server, and the commands that
+/// stand in for Docker.
+fn contained(guide: &str, text: String, ports: &[String]) -> Result<(String, String), Failed> {
+    match guide {
+        "kafka" => {
+            let server = env::var("POSTRIDER_TEST_KAFKA")?;
+            let server = server.trim_start_matches("kafka://");
+            let topic = format!("guide-{}", std::process::id());
+            let mut text = text.replace(BROKER, server);
+            for place in TOPIC {
+                text = text.replace(place, &place.replace("orders", &topic));
+            }
+            let target = binary().ancestors().nth(2).map(Path::to_owned).unwrap_or_default();
+            let libraries = target.join("services/kafka-libraries");
+            let variables =
+                format!("SERVER={server} TOPIC={topic} LIBRARIES='{}'", libraries.display());
+            Ok((text, format!("{variables}\n{}", include_str!("guides/kafka.sh"))))
+        }
+        "rabbitmq" => {
+            let names = ["PORT", "PORT_MANAGEMENT", "PORT_EPMD", "PORT_NODE"];
+            let assign = |(name, port): (&str, &String)| format!("{name}={port}\n");
+            let variables: String = names.into_iter().zip(ports).map(assign).collect();
+            let text = text.replace(RABBITMQ, &format!("localhost:{}", ports[0]));
+            Ok((text, variables + include_str!("guides/rabbitmq.sh")))
+        }
+        _ => Ok((text, String::new())),
+    }
 }
 
 /// A database in the server that `cargo xtask services up` has started.

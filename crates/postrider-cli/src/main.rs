@@ -12,6 +12,7 @@ mod signals;
 mod time;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Parser as _;
 
@@ -23,6 +24,10 @@ use output::Output;
 #[cfg(feature = "full")]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Longest time for work in the background that nobody waits for any more: a write to a file may
+/// come to its end. A broker that does not answer keeps a thread waiting for much longer.
+const LEFTOVERS_MAX: Duration = Duration::from_millis(200);
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -58,7 +63,10 @@ fn block_on(work: impl Future<Output = Result<(), CliError>>) -> Result<(), CliE
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime =
         runtime.map_err(|error| CliError::file("cannot start the runtime".into(), &error))?;
-    runtime.block_on(work)
+    let done = runtime.block_on(work);
+    // Dropped, it would wait for all of it, beyond the grace time.
+    runtime.shutdown_timeout(LEFTOVERS_MAX);
+    done
 }
 
 /// Help and version are answers; anything else is a wrong use.

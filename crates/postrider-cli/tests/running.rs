@@ -4,6 +4,8 @@ mod support;
 
 use std::io::Read as _;
 use std::net::{TcpListener, TcpStream};
+#[cfg(feature = "full")]
+use std::time::{Duration, Instant};
 
 use support::{Fixture, wait_until};
 
@@ -44,6 +46,31 @@ fn a_second_signal_ends_it_at_once() {
     relay.wait_for("a second signal exits at once");
     relay.signal("TERM");
     assert_eq!(relay.wait().code(), Some(130), "{}", relay.stderr());
+}
+
+/// A broker that takes connections and says nothing keeps a thread of its client waiting, for half
+/// of `timeout` and longer. Nothing can interrupt it, and the process must not wait for it.
+#[cfg(feature = "full")]
+#[test]
+fn a_silent_broker_does_not_outlast_the_grace_time() {
+    let fixture = Fixture::migrated();
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let config = format!(
+        "[source]\nurl = \"sqlite:app.db\"\n[[pipeline]]\nname = \"orders\"\ngrace = \"0s\"\n\
+         stall_after = \"1s\"\n\
+         sink = {{ url = \"kafka://{}\", topic = \"orders\", timeout = \"14s\" }}\n",
+        silent.local_addr().unwrap()
+    );
+    fixture.write("p.toml", config);
+    fixture.insert("1", "OrderPlaced", "{}");
+    let mut relay = fixture.start(&["relay", "--config", "p.toml"]);
+    relay.wait_for("the sink is not there yet");
+    // By now a call is under way.
+    relay.wait_for("no progress");
+    let asked_at = Instant::now();
+    relay.signal("TERM");
+    assert_eq!(relay.wait().code(), Some(0), "{}", relay.stderr());
+    assert!(asked_at.elapsed() < Duration::from_secs(4), "{:?}", asked_at.elapsed());
 }
 
 #[test]

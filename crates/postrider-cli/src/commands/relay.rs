@@ -25,7 +25,8 @@ pub(crate) struct RelayArgs {
     /// POSTRIDER_SOURCE__URL]
     #[arg(long, value_name = "URL")]
     from: Option<String>,
-    /// Where events go, such as stdout:, file:///path or http://host/path
+    /// Where events go, such as stdout:, file:///path, https://host/path, kafka://host:9092,
+    /// amqp://host/vhost, nats://host:4222 or redis://host:6379
     #[arg(long, value_name = "URL")]
     to: Option<String>,
     /// How events are read: poll or cdc [default: poll]
