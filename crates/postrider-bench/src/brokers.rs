@@ -1,4 +1,5 @@
-//! Brokers: how fast events get there, beside the plain client or the broker's own tool.
+//! Brokers: how fast events get there, beside the plain client or the broker's own tool, and how
+//! many come again when the relay is killed.
 //!
 //! Everything runs on the servers of `cargo xtask services up`, on the same machine. Whatever is
 //! compared is measured in turn, several times, and the figure is the median.
@@ -6,6 +7,7 @@
 mod kafka;
 mod nats;
 mod rabbitmq;
+pub(crate) mod redelivery;
 mod redis;
 
 use std::time::{Duration, Instant};
@@ -96,6 +98,9 @@ pub(crate) fn run(broker: Option<Broker>) -> Outcome<bool> {
             };
             reached &= if sizes.are_full() { report.keep(Some(&on))? } else { report.forget() };
         }
+        if broker.is_none() {
+            reached &= redelivery::measure(sizes).await?;
+        }
         Ok(reached)
     })
 }
@@ -183,9 +188,17 @@ impl Rounds {
             report.line(label, &format!("{} events/s", number(rate)), "");
         }
         for (index, what) in judged {
-            let times = median(self.rates.iter().map(|round| round[*index] / round[0]));
-            report.judge(what, times, "times", Target::AtLeast(OF_PEER_MIN));
+            report.judge(what, self.ratio(*index, 0), "times", Target::AtLeast(OF_PEER_MIN));
         }
+    }
+
+    /// How much of another one's rate one reaches.
+    fn share(&self, one: usize, other: usize) -> String {
+        format!("{:.2} times", self.ratio(one, other))
+    }
+
+    fn ratio(&self, one: usize, other: usize) -> f64 {
+        median(self.rates.iter().map(|round| round[one] / round[other]))
     }
 }
 

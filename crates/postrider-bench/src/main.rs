@@ -22,7 +22,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const USAGE: &str = "\
 usage: postrider-bench memory|sqlite
-       postrider-bench brokers [kafka|nats|rabbitmq|redis]
+       postrider-bench brokers [kafka|nats|rabbitmq|redelivery|redis]
        postrider-bench postgres [drain|latency|kept|writers|log|large]";
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
@@ -32,6 +32,7 @@ fn main() -> ExitCode {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let reached = match args.as_slice() {
         ["brokers"] => brokers::run(None),
+        ["brokers", "redelivery"] => brokers::redelivery::run(),
         ["brokers", name] => match brokers::Broker::from_name(name) {
             Some(broker) => brokers::run(Some(broker)),
             None => return not_understood(),
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
         },
         ["sqlite"] => sqlite::run(),
         [memory::CHILD, what, events] => memory::run_child(what, events).map(|()| true),
+        [brokers::redelivery::CHILD, file] => brokers::redelivery::run_child(file).map(|()| true),
         [postgres::log::CHILD, url, events] => postgres::log::run_child(url, events).map(|()| true),
         _ => return not_understood(),
     };

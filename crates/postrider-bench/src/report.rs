@@ -28,6 +28,7 @@ impl Measured {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Target {
     AtLeast(f64),
+    AtMost(f64),
     Below(f64),
 }
 
@@ -44,13 +45,14 @@ pub(crate) enum Section {
     PostgresLog,
     PostgresWriters,
     RabbitMq,
+    Redelivery,
     Redis,
     Sqlite,
 }
 
 impl Section {
     #[cfg(test)]
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::Kafka,
         Self::Memory,
         Self::Nats,
@@ -61,6 +63,7 @@ impl Section {
         Self::PostgresLog,
         Self::PostgresWriters,
         Self::RabbitMq,
+        Self::Redelivery,
         Self::Redis,
         Self::Sqlite,
     ];
@@ -77,6 +80,7 @@ impl Section {
             Self::PostgresLog => "postgres log",
             Self::PostgresWriters => "postgres writers",
             Self::RabbitMq => "rabbitmq",
+            Self::Redelivery => "redelivery",
             Self::Redis => "redis",
             Self::Sqlite => "sqlite",
         }
@@ -129,6 +133,7 @@ impl Report {
     pub(crate) fn judge(&mut self, what: &str, value: f64, unit: &str, target: Target) {
         let (reached, sign, target) = match target {
             Target::AtLeast(target) => (value >= target, '≥', target),
+            Target::AtMost(target) => (value <= target, '≤', target),
             Target::Below(target) => (value < target, '<', target),
         };
         self.missed |= !reached;
@@ -248,6 +253,8 @@ mod tests {
         };
         assert!(reached(10.0, Target::AtLeast(10.0)));
         assert!(!reached(9.9, Target::AtLeast(10.0)));
+        assert!(reached(0.0, Target::AtMost(0.0)));
+        assert!(!reached(1.0, Target::AtMost(0.0)));
         assert!(!reached(64.0, Target::Below(64.0)));
     }
 

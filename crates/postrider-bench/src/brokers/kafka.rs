@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use postrider_relay::formats::{Encoding, Format};
 use postrider_relay::sources::{Progress, SourceSpec};
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::{ClientContext, DefaultClientContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::message::DeliveryResult;
+use rdkafka::message::{DeliveryResult, Header, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, Producer as _, ProducerContext, ThreadedProducer};
 
 use super::{Broker, Rounds, Sizes, drained, from_memory, sink, timed, to_topic, url};
@@ -41,18 +42,30 @@ pub(super) async fn run(sizes: Sizes) -> Outcome<(Report, String)> {
     let mut rounds = Rounds::new(&[
         "kafka-producer-perf-test, no keys, no headers",
         "a loop over librdkafka, the same",
+        "a loop over librdkafka, keys and 7 headers",
         "postrider, keys and 7 headers",
+        "postrider, format debezium: keys and 3 headers",
         "postrider, exactly once",
     ]);
     for _ in 0..super::ROUNDS {
         rounds.add(vec![
             perf_test(&servers, events).await?,
-            plain(&servers, events).await?,
-            postrider(&url, &servers, "", events).await?,
-            postrider(&url, &servers, EXACTLY_ONCE, events).await?,
+            plain(&servers, events, false).await?,
+            plain(&servers, events, true).await?,
+            postrider(&url, &servers, "", Format::Payload, events).await?,
+            postrider(&url, &servers, "", Format::Debezium, events).await?,
+            postrider(&url, &servers, EXACTLY_ONCE, Format::Payload, events).await?,
         ]);
     }
-    rounds.tell(&mut report, &[(2, "postrider, of the perf test's rate")]);
+    rounds.tell(
+        &mut report,
+        &[
+            (3, "postrider, of the perf test's rate"),
+            (4, "postrider, format debezium, of the perf test's rate"),
+        ],
+    );
+    let share = rounds.share(3, 2);
+    report.line("postrider, of the loop's rate with the same records", &share, "");
 
     let rows = events / 2;
     report.title(&format!(
@@ -88,9 +101,16 @@ replication_factor = 1
 transactional_id = \"bench\"
 progress_topic = \"bench-progress\"";
 
-async fn postrider(url: &str, servers: &str, options: &str, events: u64) -> Outcome<Measured> {
+async fn postrider(
+    url: &str,
+    servers: &str,
+    options: &str,
+    format: Format,
+    events: u64,
+) -> Outcome<Measured> {
     let topic = Topic::make(servers).await?;
-    let measured = from_memory(sink(url, options).await?, to_topic(&topic.name)?, events).await?;
+    let encoding = Encoding { format, ..to_topic(&topic.name)? };
+    let measured = from_memory(sink(url, options).await?, encoding, events).await?;
     topic.remove().await?;
     Ok(measured)
 }
@@ -129,7 +149,9 @@ impl Topic {
         let admin: AdminClient<_> =
             ClientConfig::new().set("bootstrap.servers", servers).create()?;
         let topic = NewTopic::new(&name, PARTITIONS, TopicReplication::Fixed(1));
-        let made = admin.create_topics(&[topic], &AdminOptions::new()).await?;
+        // Until the broker knows it.
+        let options = AdminOptions::new().operation_timeout(Some(Duration::from_secs(30)));
+        let made = admin.create_topics(&[topic], &options).await?;
         made.into_iter().try_for_each(|made| made.map(drop)).map_err(|(_, code)| code)?;
         Ok(Self { admin, name })
     }
@@ -163,13 +185,14 @@ async fn perf_test(servers: &str, events: u64) -> Outcome<Measured> {
     Ok(Measured { events, time: Duration::from_secs_f64(events as f64 / rate) })
 }
 
-/// A loop over the same client, without keys and headers, and without order.
-async fn plain(servers: &str, events: u64) -> Outcome<Measured> {
+/// A loop over the same client, without order: of bare payloads, or of records like ours.
+async fn plain(servers: &str, events: u64, is_dressed: bool) -> Outcome<Measured> {
     let topic = Topic::make(servers).await?;
     let name = topic.name.clone();
     let config = producer_config(servers);
     let measured = timed(events, async move {
-        let sent = tokio::task::spawn_blocking(move || plain_loop(&config, &name, events));
+        let sent =
+            tokio::task::spawn_blocking(move || plain_loop(&config, &name, events, is_dressed));
         sent.await?
     });
     let measured = measured.await?;
@@ -188,13 +211,17 @@ fn producer_config(servers: &str) -> ClientConfig {
     config
 }
 
-fn plain_loop(config: &ClientConfig, topic: &str, events: u64) -> Outcome<()> {
+fn plain_loop(config: &ClientConfig, topic: &str, events: u64, is_dressed: bool) -> Outcome<()> {
     let delivered = Arc::new(AtomicU64::new(0));
     let counter = Counter(Arc::clone(&delivered));
     let producer: ThreadedProducer<Counter> = config.create_with_context(counter)?;
     let payload = vec![b'x'; PAYLOAD_BYTES];
-    for _ in 0..events {
-        let mut record = BaseRecord::<(), _, ()>::to(topic).payload(&payload);
+    for number in 0..events {
+        let key = (number % KEYS).to_string();
+        let mut record = BaseRecord::<str, _, ()>::to(topic).payload(&payload);
+        if is_dressed {
+            record = record.key(&key).headers(headers(&key));
+        }
         while let Err((error, back)) = producer.send(record) {
             if error != KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull) {
                 return Err(error.into());
@@ -208,6 +235,23 @@ fn plain_loop(config: &ClientConfig, topic: &str, events: u64) -> Outcome<()> {
         all if all == events => Ok(()),
         some => Err(format!("{some} of {events} records were delivered").into()),
     }
+}
+
+/// As many and as long ones as an event has.
+fn headers(key: &str) -> OwnedHeaders {
+    let headers = [
+        ("postrider-id", "019a8e7c-5d0e-7cc3-98c4-dc0c0c07398f"),
+        ("postrider-aggregate-type", "Account"),
+        ("postrider-aggregate-id", key),
+        ("postrider-event-type", "AccountChanged"),
+        ("postrider-event-version", "1"),
+        ("postrider-occurred-at", "2026-01-01T00:00:00.123456Z"),
+        ("content-type", "application/json"),
+    ];
+    let none = OwnedHeaders::new_with_capacity(headers.len());
+    headers
+        .into_iter()
+        .fold(none, |headers, (key, value)| headers.insert(Header { key, value: Some(value) }))
 }
 
 struct Counter(Arc<AtomicU64>);

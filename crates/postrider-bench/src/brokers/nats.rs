@@ -35,7 +35,7 @@ pub(super) async fn run(sizes: Sizes) -> Outcome<(Report, String)> {
 }
 
 /// The client takes no password from a URL.
-async fn connect(url: &str) -> Outcome<async_nats::Client> {
+pub(super) async fn connect(url: &str) -> Outcome<async_nats::Client> {
     let (user, address) = url.trim_start_matches("nats://").rsplit_once('@').unwrap_or(("", url));
     let options = match user.split_once(':') {
         Some((user, password)) => {
