@@ -56,6 +56,8 @@ struct Shared {
     /// What the server says of where it is, and what clients hear instead.
     told: Option<(Vec<u8>, Vec<u8>)>,
     faults: watch::Sender<Faults>,
+    /// Whether anything that the server has said was lost since answers are.
+    has_lost: watch::Sender<bool>,
     hook: Hook,
 }
 
@@ -85,6 +87,7 @@ impl Proxy {
             upstream: upstream.to_owned(),
             told: told(address),
             faults: watch::Sender::default(),
+            has_lost: watch::Sender::default(),
             hook: Hook::default(),
         };
         let proxy = Self {
@@ -140,11 +143,18 @@ impl Proxy {
         self.shared.faults.send_modify(|faults| faults.lost_answers = true);
     }
 
+    /// Waits until something is lost that the server has said.
+    pub async fn until_answer_lost(&self) {
+        let mut has_lost = self.shared.has_lost.subscribe();
+        has_lost.wait_for(|has_lost| *has_lost).await.expect("the sender is ours");
+    }
+
     /// Ends black hole, latency, lost answers, rate and slicing.
     pub fn heal(&self) {
         self.shared.faults.send_modify(|faults| {
             *faults = Faults { cuts: faults.cuts, ..Faults::default() };
         });
+        self.shared.has_lost.send_replace(false);
     }
 
     /// Refuses new connections. Those that are open stay.
@@ -244,6 +254,7 @@ async fn carry(mut client: TcpStream, shared: &Shared) -> io::Result<()> {
 /// What clients hear of what the server has said.
 fn hear(mut chunk: Vec<u8>, shared: &Shared) -> Bytes {
     if shared.faults.borrow().lost_answers {
+        shared.has_lost.send_replace(true);
         return Bytes::new();
     }
     if let Some((said, heard)) = &shared.told {

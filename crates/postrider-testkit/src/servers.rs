@@ -78,6 +78,8 @@ fn shared(variable: &str) -> String {
     url
 }
 
+/// A port that nothing listens on. It is none of those that the system gives to connections, so
+/// that it is still free when a server comes back.
 #[cfg(any(
     feature = "kafka",
     feature = "nats",
@@ -85,9 +87,7 @@ fn shared(variable: &str) -> String {
     feature = "rabbitmq",
     feature = "redis"
 ))]
-/// A port that nothing listens on. It is none of those that the system gives to connections, so
-/// that it is still free when a server comes back.
-pub(super) fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     let ports = std::iter::repeat_with(|| fastrand::u16(20_000..32_000)).take(1000);
     let mut free = ports.filter(|port| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok());
     free.next().expect("there is a free port")

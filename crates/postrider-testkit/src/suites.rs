@@ -18,11 +18,12 @@ pub mod writer;
 use std::pin::Pin;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use tokio::runtime::{Builder, Runtime};
 
-use self::waiting::within_case;
+use self::waiting::{CASE_DEADLINE, within_time};
 
 /// Cases wait more than they compute, so there may be more of them than processors.
 const CASES_AT_ONCE: usize = 8;
@@ -36,6 +37,7 @@ pub struct Case<S, C> {
     name: &'static str,
     run: fn(S) -> Doing<()>,
     needs: Vec<Need<C>>,
+    longest: Duration,
 }
 
 struct Need<C> {
@@ -47,7 +49,7 @@ impl<S: 'static, C> Case<S, C> {
     /// A case that every backend runs. Usually made by [`case!`](crate::case!).
     pub fn new(path: &'static str, run: fn(S) -> Doing<()>) -> Self {
         let name = path.rsplit("::").next().unwrap_or(path).trim();
-        Self { name, run, needs: Vec::new() }
+        Self { name, run, needs: Vec::new(), longest: CASE_DEADLINE }
     }
 
     /// Says what a backend must be able to do, and why the case is not run if it is not.
@@ -55,6 +57,13 @@ impl<S: 'static, C> Case<S, C> {
     pub fn needing(mut self, is_met: fn(&C) -> bool, otherwise: &'static str) -> Self {
         self.needs.push(Need { is_met, otherwise });
         self
+    }
+
+    /// Gives the case more time than others have, because it has many steps. Each of them needs
+    /// a limit of its own.
+    #[must_use]
+    pub fn lasting(self, longest: Duration) -> Self {
+        Self { longest, ..self }
     }
 
     /// The case on one backend, as the test runner lists it.
@@ -68,9 +77,10 @@ impl<S: 'static, C> Case<S, C> {
                 .with_ignored_flag(true);
         }
         let (run, make, clock) = (self.run, Arc::clone(&backend.make), backend.clock);
+        let longest = self.longest;
         Trial::test(name, move || {
-            let runtime = clock.runtime();
-            runtime.block_on(within_case(async { run(make().await).await }));
+            let whole = async { run(make().await).await };
+            clock.runtime().block_on(within_time(longest, "the end of the case", whole));
             Ok(())
         })
     }

@@ -10,6 +10,8 @@ mod kafka {
     mod exactly_once;
     mod limits;
     mod partitions;
+    #[cfg(all(feature = "http", feature = "postgres"))]
+    mod relays;
     mod topics;
 }
 
@@ -28,9 +30,9 @@ use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
 /// Within this time anything has happened that is going to.
-const DEADLINE: Duration = Duration::from_secs(60);
-/// A refusal is known within this time.
-const SOON: Duration = Duration::from_secs(5);
+const DEADLINE: Duration = Duration::from_secs(120);
+/// A refusal is known within this time, which is less than a sink waits for a broker.
+const SOON: Duration = Duration::from_secs(20);
 
 /// A broker takes a third of a gigabyte, and most of a processor while it starts.
 static ROOM: Semaphore = Semaphore::const_new(2);

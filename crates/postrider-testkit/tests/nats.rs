@@ -25,7 +25,7 @@ use postrider_testkit::servers::nats::{Server, connect};
 use tokio::time::{sleep, timeout};
 
 /// Within this time anything has happened that is going to.
-const DEADLINE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(60);
 /// The subject of most events.
 const SUBJECT: &str = "orders.paid";
 

@@ -24,7 +24,7 @@ use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
 /// Within this time anything has happened that is going to.
-const DEADLINE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A sink with these options, for a pipeline with this constant topic.
 async fn connect_for(

@@ -26,7 +26,7 @@ use postrider_testkit::suites::numbered::{building, number};
 use tokio::process::Command;
 use tokio::time::sleep;
 
-const DEADLINE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A server with more lines in its configuration.
 async fn server(settings: &[&str]) -> Server {

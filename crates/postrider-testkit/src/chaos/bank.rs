@@ -12,7 +12,8 @@ use tokio::sync::OnceCell;
 use tokio::time::{Instant, sleep};
 use tokio_postgres::{Client, Error};
 
-use super::{DEADLINE, LOOK_EVERY, Target, until};
+use super::target::unequal_duplicates;
+use super::{Arrival, DEADLINE, LOOK_EVERY, Target, until};
 use crate::history::{History, Place, Wrong};
 use crate::servers::postgres::{Options, Server, connect};
 use crate::servers::with_database;
@@ -33,6 +34,13 @@ BEGIN
         jsonb_build_object('event', event));
 END $$;
 ";
+
+/// Many times what a small window holds.
+const BURST_EVENTS: u64 = 1000;
+/// More than a small window holds, so that it can be full of different keys.
+const BURST_ACCOUNTS: u64 = 100;
+/// None of those that [`Writers`](super::Writers) lock in an order of their own.
+const BURST_ACCOUNT_FIRST: u64 = 1_000_000;
 
 /// An application with an outbox, in a database of its own.
 #[derive(Debug)]
@@ -137,6 +145,30 @@ impl Bank {
         events
     }
 
+    /// Changes accounts of its own in turn, in one transaction, and waits until a relay has
+    /// settled some of that: so it is at work, with more to do than its window holds.
+    pub async fn until_amid_burst(&self) {
+        let client = self.connect().await;
+        let first = self.next_event.fetch_add(BURST_EVENTS, Ordering::Relaxed);
+        let events: Vec<u64> = (first..first + BURST_EVENTS).collect();
+        let burst = format!(
+            "SELECT change(event, {BURST_ACCOUNT_FIRST} + event % {BURST_ACCOUNTS})
+             FROM generate_series({first}, {}) AS event",
+            first + BURST_EVENTS - 1
+        );
+        client.batch_execute(&burst).await.expect("accounts can be changed");
+        self.confirm(&events);
+        let settlements = "SELECT string_agg(settled_at::text, ' ') FROM outbox_checkpoints";
+        let settled = async || -> Option<String> {
+            client.query_one(settlements, &[]).await.expect("checkpoints can be read").get(0)
+        };
+        // The first one may be of what was there before.
+        for _ in 0..2 {
+            let before = settled().await;
+            until("a relay settles events", || async { settled().await != before }).await;
+        }
+    }
+
     /// Deletes rows of the outbox by hand, as if their events had never been. Answers how many.
     pub async fn delete(&self, condition: &str) -> usize {
         let client = self.connect().await;
@@ -231,6 +263,10 @@ impl Bank {
 
     /// What is wrong with what arrived, if so many repetitions are explained.
     pub async fn wrongs(&self, target: &Target, duplicates_allowed: usize) -> Vec<Wrong> {
+        self.wrongs_of(&target.arrivals(), duplicates_allowed).await
+    }
+
+    async fn wrongs_of(&self, arrivals: &[Arrival], duplicates_allowed: usize) -> Vec<Wrong> {
         let mut history = History::default();
         history.duplicates_allowed = duplicates_allowed;
         let facts = self.facts().await;
@@ -246,11 +282,11 @@ impl Bank {
         for event in self.with_operator().await {
             history.left_with_operator(event);
         }
-        for event in target.events() {
-            history.arrived(event);
+        for arrival in arrivals {
+            history.arrived(arrival.event().expect("an event of the bank"));
         }
         wrong.extend(history.check());
-        wrong.extend(target.unequal_duplicates().into_iter().map(Wrong::Broken));
+        wrong.extend(unequal_duplicates(arrivals).into_iter().map(Wrong::Broken));
         wrong
     }
 
@@ -262,9 +298,21 @@ impl Bank {
     pub async fn check(&self, target: &Target, duplicates_allowed: usize) {
         self.until_delivered(target).await;
         self.until_settled().await;
-        let wrong = self.wrongs(target, duplicates_allowed).await;
+        self.check_arrivals(&target.arrivals(), duplicates_allowed).await;
+    }
+
+    /// Checks the history of which these are all arrivals, in their order. Answers how many were
+    /// repetitions.
+    ///
+    /// # Panics
+    ///
+    /// If anything is wrong.
+    pub async fn check_arrivals(&self, arrivals: &[Arrival], duplicates_allowed: usize) -> usize {
+        let wrong = self.wrongs_of(arrivals, duplicates_allowed).await;
         let few: Vec<String> = wrong.iter().take(10).map(ToString::to_string).collect();
         assert!(wrong.is_empty(), "{} wrongs: {}", wrong.len(), few.join("; "));
+        let events: BTreeSet<_> = arrivals.iter().map(|arrival| &arrival.id).collect();
+        arrivals.len() - events.len()
     }
 }
 

@@ -137,12 +137,16 @@ async fn pipeline(
     options: &Options,
 ) -> Result<Pipeline, SourceError> {
     let source = spec.connect().await?;
-    let given = format!("allow_private = true\nconcurrency = {CONCURRENCY}");
-    let given = given.parse().expect("the options are TOML");
+    let given = http_options().parse().expect("the options are TOML");
     let sink = SinkSpec { options: given, ..SinkSpec::new(url) };
     let sink = sink.connect().await.expect("the sink can be opened");
     let options = Options { ordering: spec.ordering, ..options.clone() };
     Ok(Pipeline::new(&spec.pipeline, source, sink, options))
+}
+
+/// The options of a sink that goes to a [`Target`].
+fn http_options() -> String {
+    format!("allow_private = true\nconcurrency = {CONCURRENCY}")
 }
 
 fn is_passing(error: &SourceError) -> bool {
@@ -156,6 +160,8 @@ pub struct Setup {
     pub url: String,
     /// Where events go, for each pipeline by name.
     pub pipelines: Vec<(String, String)>,
+    /// What else is said of the sinks, in TOML.
+    pub sink_options: String,
     /// How events are read.
     pub mode: Mode,
     /// How progress is kept.
@@ -173,9 +179,20 @@ pub struct Setup {
 impl Setup {
     /// One pipeline of one shard with short leases.
     pub fn new(url: impl Into<String>, target: &Target, progress: Progress) -> Self {
+        Self::to(target.url(), http_options(), url, progress)
+    }
+
+    /// The same with any sink, by its URL and its other options in TOML.
+    pub fn to(
+        sink: impl Into<String>,
+        sink_options: impl Into<String>,
+        url: impl Into<String>,
+        progress: Progress,
+    ) -> Self {
         Self {
             url: url.into(),
-            pipelines: vec![("default".to_owned(), target.url())],
+            pipelines: vec![("default".to_owned(), sink.into())],
+            sink_options: sink_options.into(),
             mode: Mode::Poll,
             progress,
             ordering: "key",
@@ -187,7 +204,7 @@ impl Setup {
 
     /// The text of the configuration.
     pub fn text(&self) -> String {
-        let Self { url, progress, ordering, shards, window, .. } = self;
+        let Self { url, sink_options, progress, ordering, shards, window, .. } = self;
         let lease = self.lease.as_millis();
         let mode = match self.mode {
             Mode::Cdc => "cdc",
@@ -209,8 +226,7 @@ retry = {{ initial = \"50ms\", max = \"1s\", attempts = 100 }}
 
 [pipeline.sink]
 url = {sink:?}
-allow_private = true
-concurrency = {CONCURRENCY}
+{sink_options}
 "
             )
         };

@@ -42,10 +42,36 @@ impl Arrival {
     }
 
     /// The number of an event of a [`Bank`](super::Bank).
-    fn event(&self) -> Option<u64> {
+    pub(super) fn event(&self) -> Option<u64> {
         let body: serde_json::Value = serde_json::from_slice(&self.body).ok()?;
         body.get("event")?.as_u64()
     }
+}
+
+impl From<crate::suites::sink::Arrival> for Arrival {
+    fn from(arrival: crate::suites::sink::Arrival) -> Self {
+        Self { id: arrival.id.to_string(), key: arrival.key, body: arrival.body }
+    }
+}
+
+/// Events that came again with another id or other bytes.
+pub(super) fn unequal_duplicates(arrivals: &[Arrival]) -> Vec<String> {
+    let mut first: BTreeMap<&str, &Arrival> = BTreeMap::new();
+    let mut events: BTreeMap<u64, &str> = BTreeMap::new();
+    let mut unequal = Vec::new();
+    for arrival in arrivals {
+        let before = *first.entry(&arrival.id).or_insert(arrival);
+        if before != arrival {
+            unequal.push(format!("event {} came again with other bytes", arrival.id));
+        }
+        if let Some(event) = arrival.event() {
+            let id = *events.entry(event).or_insert(&arrival.id);
+            if id != arrival.id {
+                unequal.push(format!("event {event} has the ids {id} and {}", arrival.id));
+            }
+        }
+    }
+    unequal
 }
 
 impl Target {
@@ -98,26 +124,6 @@ impl Target {
             events.iter().all(|event| kept.events.contains(event))
         };
         until("the events arrive", has_all).await;
-    }
-
-    /// Events that came again with another id or other bytes.
-    pub(super) fn unequal_duplicates(&self) -> Vec<String> {
-        let mut first: BTreeMap<String, Arrival> = BTreeMap::new();
-        let mut events: BTreeMap<u64, String> = BTreeMap::new();
-        let mut unequal = Vec::new();
-        for arrival in self.arrivals() {
-            let before = first.entry(arrival.id.clone()).or_insert_with(|| arrival.clone());
-            if *before != arrival {
-                unequal.push(format!("event {} came again with other bytes", arrival.id));
-            }
-            if let Some(event) = arrival.event() {
-                let id = events.entry(event).or_insert_with(|| arrival.id.clone());
-                if *id != arrival.id {
-                    unequal.push(format!("event {event} has the ids {id} and {}", arrival.id));
-                }
-            }
-        }
-        unequal
     }
 
     /// Takes in what has come since the last look.

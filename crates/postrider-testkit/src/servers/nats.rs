@@ -19,6 +19,10 @@ pub use self::server::{Options, Server, Tls};
 const PREFIX: &str = "test_";
 /// No test is that slow.
 const LEFT_AFTER: Duration = Duration::from_secs(3600);
+/// How long a stream knows what it has kept: longer than any case takes.
+const DUPLICATE_WINDOW: Duration = Duration::from_secs(3600);
+/// How often making a stream is tried again.
+const MAKING_MAX: usize = 10;
 /// How many messages are asked for at a time.
 const READS_AT_ONCE: usize = 64;
 
@@ -59,16 +63,29 @@ impl Stream {
         let context = jetstream::new(connect(&url).await);
         static SWEPT: OnceCell<()> = OnceCell::const_new();
         SWEPT.get_or_init(|| sweep(&context)).await;
-        Self::make(&url, Config::default()).await
+        Self::fresh_at(&url).await
     }
 
-    /// Makes one that is otherwise like this, under a new name and for subjects of its own.
-    pub async fn make(url: &str, config: Config) -> Self {
+    /// Makes one in any server, under a new name and for subjects of its own.
+    pub async fn fresh_at(url: &str) -> Self {
         let context = jetstream::new(connect(url).await);
         let id = Uuid::now_v7().simple();
         let (name, prefix) = (format!("{PREFIX}{id}"), format!("test.{id}"));
-        let config = Config { name: name.clone(), subjects: vec![format!("{prefix}.>")], ..config };
-        context.create_stream(config).await.expect("a stream can be made");
+        let config = Config {
+            name: name.clone(),
+            subjects: vec![format!("{prefix}.>")],
+            duplicate_window: DUPLICATE_WINDOW,
+            ..Config::default()
+        };
+        let mut made = context.create_stream(&config).await;
+        // With its last stream a server removes the folder of all, even while one is being made.
+        for _ in 0..MAKING_MAX {
+            if made.is_ok() {
+                break;
+            }
+            made = context.create_stream(&config).await;
+        }
+        made.expect("a stream can be made");
         Self { name, prefix, context, url: url.to_owned() }
     }
 

@@ -6,6 +6,7 @@ mod trouble;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use postrider::Event;
@@ -58,6 +59,8 @@ pub struct TargetCapabilities {
     pub body_bytes_max: usize,
     /// A body that the sink finds too large; `None` if only the pipeline looks at that.
     pub too_large: Option<usize>,
+    /// A call that takes longer hangs: it takes less even while it connects on a busy machine.
+    pub call_max: Duration,
 }
 
 /// How a target behaves.

@@ -1,13 +1,28 @@
 //! Transactions: who may go on, what is seen of them, and what is read when a relay takes over.
 
+use std::time::Duration;
+
 use postrider_relay::sink::FailureKind::{Misconfigured, Unavailable};
 use postrider_relay::sink::{Message, Sink};
 use postrider_relay::sinks::{PipelineFacts, SinkSpec};
-use postrider_testkit::servers::kafka::{make_topic, read};
+use postrider_testkit::proxy::Proxy;
+use postrider_testkit::servers::kafka::{
+    Options, Server, make_topic, make_topic_as, read, run_script,
+};
+use rdkafka::ClientConfig;
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
+use tokio::time::{Instant, sleep};
 
-use crate::{Shared, assert_refused, command_in, message, publish, spec};
+use crate::{
+    DEADLINE, Shared, assert_refused, check_at_last, command_in, message, publish, publish_at_last,
+    room_for_broker, spec,
+};
 
 const WINDOW: usize = 8;
+/// How much later than a sink the pipeline gives up.
+const MARGIN: Duration = Duration::from_secs(5);
+/// How a topic of progress is made where the sink does not make it.
+const COMPACTED: [(&str, &str); 1] = [("cleanup.policy", "compact")];
 
 /// The relays of one pipeline, which has a topic and a topic for its progress.
 struct Pipeline {
@@ -18,8 +33,12 @@ struct Pipeline {
 
 impl Pipeline {
     async fn new() -> Self {
-        let shared = Shared::broker();
-        let topic = make_topic(&shared.brokers, 3, &[]).await;
+        Self::at(Shared::broker(), &[]).await
+    }
+
+    /// At a broker, with settings of its topic.
+    async fn at(shared: Shared, settings: &[(&str, &str)]) -> Self {
+        let topic = make_topic(&shared.brokers, 3, settings).await;
         Self { progress: format!("{topic}-progress"), shared, topic }
     }
 
@@ -33,8 +52,16 @@ impl Pipeline {
     }
 
     async fn relay(&self) -> Box<dyn Sink> {
-        let spec = self.spec("create_missing = true\nreplication_factor = 1");
-        spec.connect().await.expect("the sink can be connected")
+        self.relay_with("create_missing = true\nreplication_factor = 1").await
+    }
+
+    async fn relay_with(&self, more: &str) -> Box<dyn Sink> {
+        self.spec(more).connect().await.expect("the sink can be connected")
+    }
+
+    /// Makes the topic of progress.
+    async fn make_progress(&self, settings: &[(&str, &str)]) {
+        make_topic_as(&self.shared.brokers, &self.progress, 1, 1, settings).await;
     }
 
     fn messages(&self, numbers: std::ops::Range<u32>) -> Vec<Message> {
@@ -146,9 +173,13 @@ async fn the_topic_of_progress_is_made_by_the_command_that_the_error_names() {
     let message = pipeline.messages(0..1).remove(0);
     assert_refused(publish(&*relay, message.clone()).await, Misconfigured, expected);
     let command = command_in(&told, &pipeline.shared.brokers);
-    assert!(command.ends_with("--config cleanup.policy=compact"), "{command}");
+    assert!(command.contains("--config cleanup.policy=compact --config "), "{command}");
+    let guide = include_str!("../../../../docs/guides/kafka.md");
+    for setting in command.split(" --config ").skip(1) {
+        assert!(guide.contains(&format!("--config {setting}")), "the guide has not {setting}");
+    }
     let command = command.replace("--replication-factor 3", "--replication-factor 1");
-    postrider_testkit::servers::kafka::run_script(&command).await;
+    run_script(&command).await;
     assert_eq!(relay.check().await, Ok(vec![]));
     assert_eq!(publish(&*relay, message).await, Ok(()));
     assert_eq!(pipeline.seen(), [0]);
@@ -168,4 +199,214 @@ async fn pipelines_that_share_the_topic_of_progress_do_not_mix() {
         .collect();
     assert!(relays[1].publish(&elsewhere).await.iter().all(Result::is_ok));
     assert_eq!((one.seen().len(), other.seen().len()), (4, 4));
+}
+
+/// A producer by whose side a relay works.
+struct Neighbour(BaseProducer);
+
+impl Neighbour {
+    /// Has a transaction open in a topic.
+    fn with_open_transaction(pipeline: &Pipeline) -> Self {
+        let mut config = ClientConfig::new();
+        config
+            .set("bootstrap.servers", &pipeline.shared.brokers)
+            .set("transactional.id", format!("{}-neighbour", pipeline.topic));
+        let producer: BaseProducer = config.create().unwrap();
+        producer.init_transactions(DEADLINE).unwrap();
+        producer.begin_transaction().unwrap();
+        let note = BaseRecord::to(&pipeline.progress).key("neighbour/0").payload("12345678");
+        producer.send(note).unwrap();
+        producer.flush(DEADLINE).unwrap();
+        Self(producer)
+    }
+
+    async fn abort(self) {
+        let aborted = tokio::task::spawn_blocking(move || self.0.abort_transaction(DEADLINE));
+        aborted.await.unwrap().unwrap();
+    }
+}
+
+/// G-04: what a transaction of somebody else hides is there all the same.
+#[tokio::test]
+async fn a_note_behind_an_open_transaction_is_waited_for() {
+    let pipeline = Pipeline::new().await;
+    pipeline.make_progress(&COMPACTED).await;
+    let messages = pipeline.messages(0..3);
+    let relay = pipeline.relay().await;
+    assert_eq!(publish(&*relay, messages[0].clone()).await, Ok(()));
+    let neighbour = Neighbour::with_open_transaction(&pipeline);
+    assert_eq!(relay.publish(&messages[1..]).await, vec![Ok(()); 2]);
+    drop(relay);
+
+    let timeout = Duration::from_secs(8);
+    let relay = pipeline.relay_with("timeout = \"8s\"").await;
+    for _ in 0..2 {
+        let started = Instant::now();
+        for answer in relay.publish(&messages).await {
+            assert_refused(answer, Unavailable, "somebody else has a transaction open in it");
+        }
+        assert!(started.elapsed() < timeout + MARGIN, "{:?}", started.elapsed());
+    }
+    neighbour.abort().await;
+    for message in messages {
+        publish_at_last(&*relay, message, Unavailable).await;
+    }
+    assert_eq!(pipeline.seen(), [0, 1, 2]);
+}
+
+/// G-06: the pipeline would count what is not answered in time as a failure of the events.
+#[tokio::test]
+async fn an_outage_is_answered_in_time_whatever_it_interrupts() {
+    let pipeline = Pipeline::new().await;
+    pipeline.make_progress(&COMPACTED).await;
+    let proxy = Proxy::start_before_kafka(&pipeline.shared.brokers).await;
+    let url = proxy.url("kafka://127.0.0.1:1");
+    let timeout = Duration::from_secs(8);
+    let relay = SinkSpec { url, ..pipeline.spec("timeout = \"8s\"") }.connect().await.unwrap();
+    let messages = pipeline.messages(0..6);
+    publish_at_last(&*relay, messages[0].clone(), Unavailable).await;
+
+    proxy.black_hole(true);
+    // The first one interrupts a transaction, the second the beginning of a new producer.
+    for _ in 0..2 {
+        let started = Instant::now();
+        let answers = relay.publish(&messages).await;
+        let took = started.elapsed();
+        assert!(took < timeout + MARGIN, "{took:?}: {answers:?}");
+        for answer in answers {
+            let error = answer.expect_err("nobody has answered");
+            assert_eq!(error.kind, Unavailable, "{error}");
+        }
+    }
+    proxy.heal();
+    for message in &messages[1..] {
+        publish_at_last(&*relay, message.clone(), Unavailable).await;
+    }
+    assert_eq!(pipeline.seen(), (0..6).collect::<Vec<_>>());
+}
+
+/// What did not come back within a window was settled: whoever publishes it anew means it.
+#[tokio::test]
+async fn what_was_published_before_a_restart_can_be_published_anew() {
+    let pipeline = Pipeline::new().await;
+    let first = pipeline.messages(0..4);
+    assert_eq!(pipeline.relay().await.publish(&first).await, vec![Ok(()); 4]);
+    let relay = pipeline.relay().await;
+    let window = u32::try_from(WINDOW).unwrap();
+    let next = pipeline.messages(4..4 + window);
+    assert_eq!(relay.publish(&next[..WINDOW - 1]).await, vec![Ok(()); WINDOW - 1]);
+    assert_eq!(publish(&*relay, first[0].clone()).await, Ok(()), "it may have come back");
+    assert_eq!(publish(&*relay, next[WINDOW - 1].clone()).await, Ok(()));
+    assert_eq!(pipeline.seen(), (0..4 + window).collect::<Vec<_>>());
+    assert_eq!(publish(&*relay, first[1].clone()).await, Ok(()));
+    assert_eq!(pipeline.seen().iter().filter(|number| **number == 1).count(), 2);
+}
+
+#[tokio::test]
+async fn a_topic_of_progress_that_is_unfit_is_mended_by_the_command_that_the_error_names() {
+    let pipeline = Pipeline::new().await;
+    pipeline.make_progress(&[("max.message.bytes", "200")]).await;
+    let relay = pipeline.relay_with("").await;
+    let message = pipeline.messages(0..1).remove(0);
+    for expected in ["has to be compacted; run kafka-configs.sh", "takes no record of"] {
+        let started = Instant::now();
+        let told = loop {
+            let told = assert_refused(relay.check().await, Misconfigured, &pipeline.progress);
+            if told.contains(expected) {
+                break told;
+            }
+            assert!(started.elapsed() < DEADLINE, "{told}");
+            sleep(Duration::from_millis(100)).await;
+        };
+        assert_refused(publish(&*relay, message.clone()).await, Misconfigured, expected);
+        run_script(&command_in(&told, &pipeline.shared.brokers)).await;
+    }
+    check_at_last(&*relay).await;
+    publish_at_last(&*relay, message, Misconfigured).await;
+    assert_eq!(pipeline.seen(), [0]);
+}
+
+/// The ids of a window take more room than a record of a topic with small ones may have.
+#[tokio::test]
+async fn a_note_may_be_larger_than_the_records_of_the_topic() {
+    const EVENTS: usize = 500;
+    let pipeline = Pipeline::at(Shared::broker(), &[("max.message.bytes", "2000")]).await;
+    pipeline.make_progress(&COMPACTED).await;
+    let mut spec = pipeline.spec("");
+    spec.pipeline.window_events = EVENTS;
+    let relay = spec.connect().await.unwrap();
+    let messages = pipeline.messages(0..u32::try_from(EVENTS).unwrap());
+    let answers = relay.publish(&messages).await;
+    assert!(answers.iter().all(Result::is_ok), "{:?}", answers[0]);
+    assert_eq!(pipeline.seen().len(), EVENTS);
+}
+
+#[tokio::test]
+async fn a_timeout_beyond_that_of_the_brokers_is_a_mistake() {
+    let pipeline = Pipeline::new().await;
+    pipeline.make_progress(&COMPACTED).await;
+    let relay = pipeline.relay_with("timeout = \"20m\"").await;
+    let published = publish(&*relay, pipeline.messages(0..1).remove(0)).await;
+    assert_refused(published, Misconfigured, "set a shorter timeout, or raise transaction.max");
+}
+
+/// The permissions of the guide are enough: none on a group is among them.
+#[tokio::test]
+async fn it_takes_the_permissions_that_the_guide_names() {
+    let _room = room_for_broker().await;
+    let server = Server::start(Options { password: true, rules: true, ..Options::default() }).await;
+    let brokers = server.internal();
+    let shared = Shared { url: server.url(), brokers: brokers.clone() };
+    let pipeline = Pipeline::at(shared, &[]).await;
+    pipeline.make_progress(&COMPACTED).await;
+    let allow = format!(
+        "kafka-acls.sh --bootstrap-server {brokers} --add --allow-principal User:postrider \
+         --operation Describe --operation DescribeConfigs --operation Write"
+    );
+    run_script(&format!("{allow} --topic {}", pipeline.topic)).await;
+    run_script(&format!("{allow} --operation Read --topic {}", pipeline.progress)).await;
+    let relay = pipeline.relay_with("username = \"postrider\"\npassword = \"postrider\"").await;
+    check_at_last(&*relay).await;
+    let message = pipeline.messages(0..1).remove(0);
+    let expected = format!("no permission for the transactional id {}", pipeline.topic);
+    let told = assert_refused(publish(&*relay, message.clone()).await, Misconfigured, &expected);
+    run_script(&command_in(&told, &brokers).replace("NAME", "postrider")).await;
+    publish_at_last(&*relay, message.clone(), Misconfigured).await;
+    // The next one has something to read.
+    let relay = pipeline.relay_with("username = \"postrider\"\npassword = \"postrider\"").await;
+    assert_eq!(publish(&*relay, message).await, Ok(()));
+    assert_eq!(pipeline.seen(), [0]);
+}
+
+/// A broker compacts what is not written to any more: a topic as it is made here soon has some.
+#[tokio::test]
+async fn the_topic_of_progress_is_compacted() {
+    const NOTES: usize = 400;
+    let _room = room_for_broker().await;
+    let settings = vec!["log.cleaner.backoff.ms=100".to_owned()];
+    let server = Server::start(Options { settings, ..Options::default() }).await;
+    let brokers = server.internal();
+    let shared = Shared { url: server.url(), brokers: brokers.clone() };
+    let pipeline = Pipeline::at(shared, &[]).await;
+    let relay = pipeline.relay().await;
+    let message = pipeline.messages(0..1).remove(0);
+    publish_at_last(&*relay, message, Unavailable).await;
+
+    let mut config = ClientConfig::new();
+    let producer: BaseProducer = config.set("bootstrap.servers", &brokers).create().unwrap();
+    let value = vec![0; 16 * 4096];
+    for note in 0..NOTES {
+        let key = format!("neighbour/{}", note % 2);
+        producer.send(BaseRecord::to(&pipeline.progress).key(&key).payload(&value)).unwrap();
+    }
+    producer.flush(DEADLINE).unwrap();
+    let started = Instant::now();
+    loop {
+        let left = read(&brokers, &pipeline.progress).len();
+        if left < NOTES / 2 {
+            return;
+        }
+        assert!(started.elapsed() < DEADLINE, "{left} are left");
+        sleep(Duration::from_millis(200)).await;
+    }
 }

@@ -5,9 +5,10 @@ use postrider_testkit::servers::kafka::{
     Options, Server, admin, make_topic, partitions, read, run_script,
 };
 use rdkafka::admin::AdminOptions;
+use tokio::time::Instant;
 
 use crate::{
-    Shared, assert_refused, command_in, connect, connect_to, message, new_name, publish,
+    DEADLINE, Shared, assert_refused, command_in, connect, connect_to, message, new_name, publish,
     publish_at_last, room_for_broker,
 };
 
@@ -22,6 +23,7 @@ async fn a_missing_topic_is_made_by_the_command_that_the_error_names() {
     let mut answers = sink.publish(&messages).await.into_iter();
     let told = assert_refused(answers.next().unwrap(), Misconfigured, &expected);
     assert_eq!(answers.next(), Some(Ok(())), "another topic is no worse for it");
+    assert_eq!(read(&brokers, &there).len(), 1);
     assert_eq!(partitions(&brokers, &missing), 0, "asking has not made it");
 
     let command = command_in(&told, &brokers);
@@ -65,6 +67,7 @@ async fn a_topic_that_cannot_be_is_rejected_and_stops_no_other() {
     assert_refused(answers.next().unwrap(), Rejected, expected);
     assert_eq!(answers.next(), Some(Ok(())));
     assert_refused(answers.next().unwrap(), Rejected, "no topic of Kafka can be called so");
+    assert_eq!(read(&brokers, &there).len(), 1);
     let checked = connect_to(&url, "no such thing", "").await.check().await;
     assert_refused(checked, Misconfigured, "`no such thing`");
 }
@@ -85,18 +88,19 @@ async fn a_topic_that_wants_more_replicas_than_it_has_is_mended_by_a_command() {
 async fn a_topic_that_is_deleted_while_the_sink_runs_is_missed() {
     let Shared { url, brokers } = Shared::broker();
     let topic = make_topic(&brokers, 1, &[]).await;
-    let sink = connect(&url, "timeout = \"4s\"").await;
+    let sink = connect(&url, "timeout = \"8s\"").await;
     assert_eq!(publish(&*sink, message(&topic, "1", "a")).await, Ok(()));
     let deleted = admin(&brokers).delete_topics(&[&topic], &AdminOptions::new()).await;
     assert!(deleted.unwrap().iter().all(Result::is_ok));
     // Nobody answers for a topic that is being deleted.
-    let mut refused = publish(&*sink, message(&topic, "1", "b")).await;
-    for _ in 0..2 {
-        if refused.as_ref().is_err_and(|error| error.kind == Misconfigured) {
-            break;
+    let started = Instant::now();
+    let refused = loop {
+        match publish(&*sink, message(&topic, "1", "b")).await {
+            Err(error) if error.kind == Unavailable => {}
+            answer => break answer,
         }
-        refused = publish(&*sink, message(&topic, "1", "b")).await;
-    }
+        assert!(started.elapsed() < DEADLINE, "it is not missed");
+    };
     assert_refused(refused, Misconfigured, &format!("there is no topic {topic}"));
 }
 

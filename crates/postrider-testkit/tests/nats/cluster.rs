@@ -31,7 +31,7 @@ async fn a_stream_without_a_leader_is_waited_for() {
     let mut servers = Server::cluster().await;
     make(&servers[0], 3).await;
     let url = servers[0].url();
-    let sink = connected(&url, "ack_timeout = \"2s\"").await;
+    let sink = connected(&url, "ack_timeout = \"4s\"").await;
     publish(&*sink, message()).await.unwrap();
     assert_eq!(sink.check().await.unwrap(), Vec::<String>::new());
     let (left, others) = servers.split_at_mut(1);

@@ -49,6 +49,17 @@ async fn the_payload_format_has_id_type_version_key_and_trace() {
 }
 
 #[tokio::test]
+async fn the_debezium_format_has_id_and_type() {
+    let (read, id) = arrived(Format::Debezium, "").await;
+    assert_eq!(read.payload, br#"{"amount":5}"#);
+    for (name, value) in [("Nats-Msg-Id", id.as_str()), ("eventType", "OrderPaid"), ("id", &id)] {
+        assert_eq!(read.headers.get(name).map(String::as_str), Some(value), "{name}");
+    }
+    let headers = names(&read.headers);
+    assert_eq!(headers, ["Nats-Msg-Id", "content-type", "eventType", "id", "traceparent"]);
+}
+
+#[tokio::test]
 async fn cloudevents_are_in_headers_or_in_the_body() {
     let (binary, id) = arrived(Format::CloudEvents, "").await;
     assert_eq!(binary.payload, br#"{"amount":5}"#);

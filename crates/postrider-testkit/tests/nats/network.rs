@@ -1,11 +1,11 @@
 //! Connections that end or stand still.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use postrider_relay::sink::FailureKind;
 use postrider_testkit::proxy::Proxy;
 use postrider_testkit::servers::nats::{Options, Server};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::{
     SUBJECT, assert_refused, connected, context, event, kept, make_stream, message, publish, spec,
@@ -39,12 +39,14 @@ async fn what_was_given_up_does_not_appear_later() {
     line.proxy.black_hole(true);
     let large = || to(SUBJECT, event().payload(vec![b'x'; 20_000], "text/plain"));
     let batch: Vec<_> = (0..1000).map(|_| large()).collect();
-    assert!(timeout(Duration::from_millis(500), sink.publish(&batch)).await.is_err());
+    // More than the line has room for, so that the rest waits in the client.
+    assert!(timeout(Duration::from_secs(2), sink.publish(&batch)).await.is_err());
     line.proxy.refuse(true).await;
     line.proxy.cut();
     line.proxy.black_hole(false);
     assert_refused(publish(&*sink, message()).await, FailureKind::Unavailable, "");
     line.proxy.refuse(false).await;
+    // What must not appear gives no sign: it has a while for it.
     for _ in 0..20 {
         publish(&*sink, message()).await.unwrap();
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -56,13 +58,13 @@ async fn what_was_given_up_does_not_appear_later() {
 #[tokio::test]
 async fn a_connection_that_stands_still_is_noticed_before_the_answers_are_missed() {
     let line = Line::start().await;
-    let sink = connected(&line.url(), "ack_timeout = \"2s\"").await;
+    // It is noticed a quarter of that time before; else it would be said that no stream has
+    // confirmed.
+    let sink = connected(&line.url(), "ack_timeout = \"12s\"").await;
     publish(&*sink, message()).await.unwrap();
     line.proxy.black_hole(true);
-    let started = Instant::now();
     let refused = publish(&*sink, message()).await;
     assert_refused(refused, FailureKind::Unavailable, "was lost");
-    assert!(started.elapsed() < Duration::from_millis(2500), "{:?}", started.elapsed());
     // A server that says nothing is given up, too.
     let sink = spec(&line.url(), "connect_timeout = \"500ms\"").connect().await;
     assert_refused(sink, FailureKind::Unavailable, "timed out");
@@ -72,7 +74,7 @@ async fn a_connection_that_stands_still_is_noticed_before_the_answers_are_missed
 #[tokio::test]
 async fn calls_at_once_learn_together_that_a_server_is_away() {
     let line = Line::start().await;
-    let sink = connected(&line.url(), "connect_timeout = \"1s\"").await;
+    let sink = connected(&line.url(), "connect_timeout = \"4s\"").await;
     for is_silent in [false, true] {
         line.proxy.black_hole(is_silent);
         line.proxy.refuse(!is_silent).await;
@@ -84,7 +86,8 @@ async fn calls_at_once_learn_together_that_a_server_is_away() {
         for answer in answers.into_iter().flatten() {
             assert_refused(answer, FailureKind::Unavailable, "127.0.0.1");
         }
-        assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
+        // One after the other, they would take half a minute.
+        assert!(started.elapsed() < Duration::from_secs(16), "{:?}", started.elapsed());
     }
 }
 

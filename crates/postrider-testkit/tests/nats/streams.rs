@@ -49,6 +49,7 @@ async fn a_subject_without_a_stream_concerns_no_other() {
         let command = format!("--subjects='{subject}'");
         assert_refused(answer.clone(), FailureKind::Misconfigured, &command);
     }
+    assert_eq!(kept(&context(&server).await).await, 2);
 }
 
 #[tokio::test]
@@ -90,13 +91,13 @@ async fn a_stream_is_made_on_request_and_then_left_alone() {
     let changed = Config { description: Some("an operator's".to_owned()), ..config };
     context.update_stream(changed).await.unwrap();
     let other = format!("{options}\nstream_subjects = [\"orders.>\", \"paid.>\"]");
-    drop(connected(&server.url(), &other).await);
+    publish(&*connected(&server.url(), &other).await, message()).await.unwrap();
     let config = stream.info().await.unwrap().config.clone();
     assert_eq!(config.subjects, [SUBJECT]);
     assert_eq!(config.description.as_deref(), Some("an operator's"));
-    // Deleted, it is made again by whoever connects next.
+    // Deleted, it is made again by whoever connects next and publishes.
     context.delete_stream("ORDERS").await.unwrap();
-    drop(connected(&server.url(), &other).await);
+    publish(&*connected(&server.url(), &other).await, message()).await.unwrap();
     let config = stream.info().await.unwrap().config.clone();
     assert_eq!(config.subjects, ["orders.>", "paid.>"]);
     publish(&*sink, message()).await.unwrap();
@@ -119,8 +120,11 @@ async fn a_stream_that_cannot_be_made_is_an_operators_matter() {
     let server = Server::start(Options::default()).await;
     make_stream(&context(&server).await, Config::default()).await;
     let overlapping = "create_missing = true\nstream = \"MORE\"";
-    let refused = constant(&server.url(), overlapping).connect().await;
+    let sink = connected(&server.url(), overlapping).await;
+    let refused = publish(&*sink, message()).await;
     assert_refused(refused, FailureKind::Misconfigured, "cannot make the stream MORE: subjects");
+    let expected = "taken by the stream ORDERS, not by MORE";
+    assert_refused(sink.check().await, FailureKind::Misconfigured, expected);
 }
 
 #[tokio::test]
@@ -154,8 +158,9 @@ async fn streams_of_a_domain_are_found_there() {
     let sink = connected(&server.url(), &format!("{options} \"hub\"")).await;
     publish(&*sink, message()).await.unwrap();
     assert_eq!(sink.check().await.unwrap(), Vec::<String>::new());
-    let elsewhere = constant(&server.url(), &format!("{options} \"spoke\"")).connect().await;
-    assert_refused(elsewhere, FailureKind::Unavailable, "the JetStream domain spoke");
+    let elsewhere = connected(&server.url(), &format!("{options} \"spoke\"")).await;
+    let refused = publish(&*elsewhere, message()).await;
+    assert_refused(refused, FailureKind::Unavailable, "the JetStream domain spoke");
 }
 
 /// Anybody may listen to a subject, and answer.
@@ -174,8 +179,8 @@ async fn only_a_stream_can_confirm() {
             }
         }
     });
-    let sink = connected(&server.url(), "ack_timeout = \"1s\"").await;
-    let expected = "no stream has confirmed it within 1s";
+    let sink = connected(&server.url(), "ack_timeout = \"5s\"").await;
+    let expected = "no stream has confirmed it within 5s";
     assert_refused(publish(&*sink, message()).await, FailureKind::Unavailable, expected);
     make_stream(&context, Config::default()).await;
     publish(&*sink, message()).await.unwrap();
@@ -189,7 +194,7 @@ async fn a_stream_that_does_not_confirm_is_found() {
     let server = Server::start(Options::default()).await;
     let context = context(&server).await;
     make_stream(&context, Config { no_ack: true, ..Config::default() }).await;
-    let sink = connected(&server.url(), "ack_timeout = \"1s\"").await;
+    let sink = connected(&server.url(), "ack_timeout = \"5s\"").await;
     let expected = "nats stream edit ORDERS --ack";
     assert_refused(sink.check().await, FailureKind::Misconfigured, expected);
     let expected = "no_ack must be off";
@@ -210,13 +215,22 @@ async fn a_stream_that_does_not_confirm_is_found() {
 async fn a_check_changes_nothing() {
     let server = Server::start(Options::default()).await;
     let context = context(&server).await;
-    let sink = connected(&server.url(), "").await;
-    assert!(sink.check().await.is_err());
-    let names: Vec<String> = context.stream_names().try_collect().await.unwrap();
-    assert_eq!(names, Vec::<String>::new());
+    let making = "create_missing = true\nstream = \"ORDERS\"\nstream_subjects = [\"orders.*\"]";
+    let mut sinks = Vec::new();
+    for options in ["", making] {
+        let sink = connected(&server.url(), options).await;
+        // What is to be made may be missing.
+        assert_eq!(sink.check().await.is_ok(), options == making);
+        let names: Vec<String> = context.stream_names().try_collect().await.unwrap();
+        assert_eq!(names, Vec::<String>::new());
+        sinks.push(sink);
+    }
     make_stream(&context, Config::default()).await;
     let before = context.get_stream("ORDERS").await.unwrap().cached_info().config.clone();
-    sink.check().await.unwrap();
-    let after = context.get_stream("ORDERS").await.unwrap().cached_info().clone();
-    assert_eq!((after.config, after.state.messages, after.state.consumer_count), (before, 0, 0));
+    for sink in sinks {
+        sink.check().await.unwrap();
+        let after = context.get_stream("ORDERS").await.unwrap().cached_info().clone();
+        let state = (after.state.messages, after.state.consumer_count);
+        assert_eq!((&after.config, state), (&before, (0, 0)));
+    }
 }

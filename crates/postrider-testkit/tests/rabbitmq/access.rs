@@ -2,7 +2,7 @@
 
 use postrider_relay::sink::FailureKind::{Misconfigured, Unavailable};
 use postrider_testkit::servers::rabbitmq::{Exchange, Options, Server, Tls, shared};
-use postrider_testkit::servers::with_database;
+use postrider_testkit::servers::{free_port, with_database};
 
 use crate::{assert_error, connect, connect_for, message, new_name, publish};
 
@@ -70,7 +70,7 @@ async fn what_is_not_permitted_is_named_with_the_command_that_permits_it() {
 /// The commands for `rabbitmqadmin`, as they stand.
 #[tokio::test]
 async fn the_commands_that_make_exchanges_and_queues_work() {
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = free_port();
     let options = Options {
         plugins: vec!["rabbitmq_management"],
         settings: vec![

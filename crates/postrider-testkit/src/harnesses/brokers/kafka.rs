@@ -9,12 +9,14 @@ use postrider_relay::sink::{Sink, SinkError};
 use postrider_relay::sinks::SinkSpec;
 use tokio::sync::Mutex;
 
-use crate::harnesses::sinks::kafka::{CAPABILITIES, EXACTLY_ONCE, arrivals, spec};
+use crate::harnesses::sinks::kafka::{CAPABILITIES, EXACTLY_ONCE, arrivals, options, spec};
 use crate::proxy::Proxy;
 use crate::servers::kafka::{Options, Server, brokers, make_topic};
 use crate::suites::broker::{Subject, TestBroker, behave_by_proxy};
 use crate::suites::sink::{Arrival, Behaviour, TargetCapabilities, TestTarget};
 use crate::suites::{Backend, Clock};
+
+const TIMEOUT: &str = "10s";
 
 /// A broker with one topic.
 pub fn backend() -> Backend<Subject, TargetCapabilities> {
@@ -63,7 +65,7 @@ impl TestTarget for Kafka {
     }
 
     async fn connect(&self) -> Result<Box<dyn Sink>, SinkError> {
-        let spec = spec(self.capabilities, &self.topic, "10s");
+        let spec = spec(self.capabilities, &self.topic, TIMEOUT);
         let spec = SinkSpec { url: self.proxy.url("kafka://127.0.0.1:1"), ..spec };
         spec.connect().await
     }
@@ -81,6 +83,12 @@ impl TestTarget for Kafka {
 impl TestBroker for Kafka {
     fn proxy(&self) -> &Proxy {
         &self.proxy
+    }
+
+    async fn configured(&self) -> (String, String) {
+        let Self { capabilities, internal, topic, .. } = self;
+        let options = options(*capabilities, topic, TIMEOUT);
+        (format!("kafka://{internal}"), format!("topic = \"{topic}\"\n{options}"))
     }
 
     async fn kill9(&self) {

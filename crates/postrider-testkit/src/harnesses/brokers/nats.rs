@@ -18,7 +18,7 @@ use crate::suites::{Backend, Clock};
 pub fn backend() -> Backend<Subject, TargetCapabilities> {
     Backend::new("nats", CAPABILITIES, Clock::Real, || async {
         let server = Server::start(Options::default()).await;
-        let stream = Stream::make(&server.url(), Default::default()).await;
+        let stream = Stream::fresh_at(&server.url()).await;
         let proxy = Proxy::start(&server.address()).await;
         let url = proxy.url(&server.url());
         Arc::new(Nats { server: Mutex::new(server), proxy, stream, url }) as Subject
@@ -60,6 +60,12 @@ impl TestTarget for Nats {
 impl TestBroker for Nats {
     fn proxy(&self) -> &Proxy {
         &self.proxy
+    }
+
+    async fn configured(&self) -> (String, String) {
+        let (name, topic) = (&self.stream.name, self.stream.subject("{aggregate_type}"));
+        let options = format!("topic = \"{topic}\"\nstream = \"{name}\"");
+        (self.server.lock().await.url(), options)
     }
 
     async fn kill9(&self) {

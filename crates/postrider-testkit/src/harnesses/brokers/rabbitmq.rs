@@ -62,6 +62,11 @@ impl TestBroker for RabbitMq {
         &self.proxy
     }
 
+    async fn configured(&self) -> (String, String) {
+        let options = format!("topic = \"{}\"", self.exchange.name);
+        (self.server.lock().await.url(), options)
+    }
+
     async fn kill9(&self) {
         self.server.lock().await.kill9().await;
     }

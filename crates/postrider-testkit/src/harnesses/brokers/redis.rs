@@ -16,10 +16,19 @@ use crate::suites::sink::{Arrival, Behaviour, TargetCapabilities, TestTarget};
 use crate::suites::{Backend, Clock};
 
 const STREAM: &str = "orders";
+/// Less than an event can have, so that there are larger ones.
+const EVENT_BYTES_MAX: usize = 1_000_000;
+
+/// It is the pipeline that looks at the size, and here there is one.
+const WITH_PIPELINE: TargetCapabilities = TargetCapabilities {
+    body_bytes_max: EVENT_BYTES_MAX,
+    too_large: Some(EVENT_BYTES_MAX + 1),
+    ..CAPABILITIES
+};
 
 /// A server with one stream.
 pub fn backend() -> Backend<Subject, TargetCapabilities> {
-    Backend::new("redis", CAPABILITIES, Clock::Real, || async {
+    Backend::new("redis", WITH_PIPELINE, Clock::Real, || async {
         let server = Server::start(Options::default()).await;
         let url = server.url();
         let proxy = Proxy::start(address(&url)).await;
@@ -37,7 +46,7 @@ struct Redis {
 #[async_trait]
 impl TestTarget for Redis {
     fn capabilities(&self) -> TargetCapabilities {
-        CAPABILITIES
+        WITH_PIPELINE
     }
 
     fn encoding(&self) -> Encoding {
@@ -45,7 +54,8 @@ impl TestTarget for Redis {
     }
 
     async fn connect(&self) -> Result<Box<dyn Sink>, SinkError> {
-        connect(&self.proxy.url(&self.url), "").await
+        let options = format!("event_bytes_max = {EVENT_BYTES_MAX}");
+        connect(&self.proxy.url(&self.url), &options).await
     }
 
     async fn arrivals(&self) -> Vec<Arrival> {
@@ -62,6 +72,10 @@ impl TestTarget for Redis {
 impl TestBroker for Redis {
     fn proxy(&self) -> &Proxy {
         &self.proxy
+    }
+
+    async fn configured(&self) -> (String, String) {
+        (self.url.clone(), format!("topic = \"{STREAM}\"\ncreate_missing = true"))
     }
 
     async fn kill9(&self) {

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use postrider::event::PAYLOAD_BYTES_MAX;
@@ -24,6 +25,7 @@ const CAPABILITIES: TargetCapabilities = TargetCapabilities {
     any_topic: true,
     body_bytes_max: PAYLOAD_BYTES_MAX,
     too_large: None,
+    call_max: Duration::from_secs(2),
 };
 
 /// The file sink.

@@ -3,6 +3,7 @@
 pub(crate) mod endpoint;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use postrider_relay::sink::{FailureKind, Sink, SinkError};
@@ -38,6 +39,7 @@ const CAPABILITIES: TargetCapabilities = TargetCapabilities {
     any_topic: true,
     body_bytes_max: 1024 * 1024,
     too_large: None,
+    call_max: Duration::from_secs(2),
 };
 
 /// The HTTP sink.
@@ -56,7 +58,7 @@ impl TestTarget for Http {
     }
 
     async fn connect(&self) -> Result<Box<dyn Sink>, SinkError> {
-        let options = "allow_private = true\nconcurrency = 16\ntimeout = \"500ms\"";
+        let options = "allow_private = true\nconcurrency = 16\ntimeout = \"2s\"";
         let spec = SinkSpec {
             options: options.parse().expect("the options are TOML"),
             ..SinkSpec::new(format!("http://{}/hook?token=secret", self.0.address()))

@@ -1,6 +1,7 @@
 //! The Kafka sink, with a topic of its own at the shared broker.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use postrider_relay::formats::Encoding;
@@ -14,6 +15,9 @@ use crate::suites::broker::behave_by_proxy;
 use crate::suites::sink::{Arrival, Behaviour, Subject, TargetCapabilities, TestTarget};
 use crate::suites::{Backend, Clock};
 
+/// Longer than a broker that shares its machine needs, and as long as a case waits for one that is
+/// away. A question about a topic has half of it.
+const TIMEOUT: &str = "8s";
 /// No pipeline of a suite has more under way.
 const WINDOW_EVENTS: usize = 4096;
 
@@ -29,6 +33,7 @@ pub(crate) const CAPABILITIES: TargetCapabilities = TargetCapabilities {
     any_topic: false,
     body_bytes_max: 1_047_000,
     too_large: Some(1_048_576),
+    call_max: Duration::from_secs(10),
 };
 
 /// With transactions.
@@ -83,7 +88,7 @@ impl TestTarget for Kafka {
     }
 
     async fn connect(&self) -> Result<Box<dyn Sink>, SinkError> {
-        let spec = spec(self.capabilities, &self.topic, "2s");
+        let spec = spec(self.capabilities, &self.topic, TIMEOUT);
         let spec = SinkSpec { url: self.proxy.url("kafka://127.0.0.1:1"), ..spec };
         spec.connect().await
     }
@@ -97,8 +102,16 @@ impl TestTarget for Kafka {
     }
 }
 
-/// A sink for this topic. Its transactions have a name, and a topic for their progress, of its own.
+/// A sink for this topic.
 pub(crate) fn spec(capabilities: TargetCapabilities, topic: &str, timeout: &str) -> SinkSpec {
+    let options = options(capabilities, topic, timeout);
+    let pipeline = PipelineFacts { window_events: WINDOW_EVENTS, ..PipelineFacts::default() };
+    let options = options.parse().expect("the options are TOML");
+    SinkSpec { options, pipeline, ..SinkSpec::new("") }
+}
+
+/// Its options in TOML. Its transactions have a name, and a topic for their progress, of its own.
+pub(crate) fn options(capabilities: TargetCapabilities, topic: &str, timeout: &str) -> String {
     let mut options = format!("timeout = \"{timeout}\"\n");
     if capabilities.exactly_once {
         options += &format!(
@@ -109,9 +122,7 @@ pub(crate) fn spec(capabilities: TargetCapabilities, topic: &str, timeout: &str)
              transactional_id = \"{topic}\""
         );
     }
-    let pipeline = PipelineFacts { window_events: WINDOW_EVENTS, ..PipelineFacts::default() };
-    let options = options.parse().expect("the options are TOML");
-    SinkSpec { options, pipeline, ..SinkSpec::new("") }
+    options
 }
 
 /// What a topic has.

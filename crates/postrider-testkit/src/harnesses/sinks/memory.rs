@@ -1,6 +1,7 @@
 //! The sink in memory.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use postrider::event::PAYLOAD_BYTES_MAX;
@@ -19,6 +20,7 @@ const CAPABILITIES: TargetCapabilities = TargetCapabilities {
     any_topic: true,
     body_bytes_max: PAYLOAD_BYTES_MAX,
     too_large: None,
+    call_max: Duration::from_millis(150),
 };
 
 /// The sink in memory.

@@ -1,6 +1,7 @@
 //! The RabbitMQ sink, with an exchange and a queue of its own in the shared server.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use postrider_relay::formats::Encoding;
@@ -30,6 +31,7 @@ pub(crate) const CAPABILITIES: TargetCapabilities = TargetCapabilities {
     any_topic: false,
     body_bytes_max: EVENT_BYTES_MAX,
     too_large: Some(EVENT_BYTES_MAX + 1),
+    call_max: Duration::from_secs(6),
 };
 
 /// The RabbitMQ sink.
@@ -78,10 +80,10 @@ pub(crate) fn encoding(exchange: &Exchange) -> Encoding {
     encoding
 }
 
-/// A sink that does not wait for long.
+/// A sink that bears a busy machine, and does not wait for long.
 pub(crate) async fn connect(url: &str, exchange: &Exchange) -> Result<Box<dyn Sink>, SinkError> {
     let options = format!(
-        "confirm_timeout = \"2s\"\nconnect_timeout = \"1s\"\nevent_bytes_max = {EVENT_BYTES_MAX}"
+        "confirm_timeout = \"5s\"\nconnect_timeout = \"5s\"\nevent_bytes_max = {EVENT_BYTES_MAX}"
     );
     let topic = Some(exchange.name.clone());
     let spec = SinkSpec {

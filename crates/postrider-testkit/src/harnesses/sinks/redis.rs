@@ -1,6 +1,7 @@
 //! The Redis sink, with a stream of its own in the shared server.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use postrider_relay::formats::Encoding;
@@ -28,6 +29,7 @@ pub(crate) const CAPABILITIES: TargetCapabilities = TargetCapabilities {
     any_topic: false,
     body_bytes_max: 1024 * 1024,
     too_large: None,
+    call_max: Duration::from_secs(6),
 };
 
 /// Without a script.
@@ -87,8 +89,9 @@ pub(crate) fn encoding(stream: &str) -> Encoding {
     encoding
 }
 
+/// A sink that bears a busy machine, and does not wait for long.
 pub(crate) async fn connect(url: &str, options: &str) -> Result<Box<dyn Sink>, SinkError> {
-    let options = format!("create_missing = true\nresponse_timeout = \"1s\"\n{options}");
+    let options = format!("create_missing = true\nresponse_timeout = \"5s\"\n{options}");
     let options = options.parse().expect("the options are TOML");
     SinkSpec { options, ..SinkSpec::new(url) }.connect().await
 }

@@ -8,6 +8,7 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::{ExitCode, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use base64::Engine as _;
@@ -36,6 +37,7 @@ const CAPABILITIES: TargetCapabilities = TargetCapabilities {
     any_topic: true,
     body_bytes_max: PAYLOAD_BYTES_MAX,
     too_large: None,
+    call_max: Duration::from_secs(5),
 };
 
 /// Set for the process that publishes.

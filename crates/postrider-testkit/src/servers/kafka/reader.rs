@@ -31,17 +31,47 @@ impl Read {
 /// All that a topic has, partition by partition, up to its end of this moment. Records of
 /// transactions that were not committed are left out.
 pub fn read(brokers: &str, topic: &str) -> Vec<Read> {
+    read_isolated(brokers, topic, "read_committed")
+}
+
+/// The same with the records of transactions that were given up or are still open.
+pub fn read_uncommitted(brokers: &str, topic: &str) -> Vec<Read> {
+    read_isolated(brokers, topic, "read_uncommitted")
+}
+
+/// Whether a transaction is open in a topic: then committed records end before the topic does.
+pub fn has_open_transaction(brokers: &str, topic: &str) -> bool {
+    let ends = |isolation| {
+        let consumer = consumer(brokers, isolation);
+        let end = |partition| consumer.fetch_watermarks(topic, partition, TIMEOUT);
+        let ends = (0..partitions(&consumer, topic)).map(end);
+        ends.map(|ends| ends.expect("the broker answers").1).sum::<i64>()
+    };
+    // In this order: what is committed in between does not look open.
+    let all = ends("read_uncommitted");
+    ends("read_committed") < all
+}
+
+fn consumer(brokers: &str, isolation: &str) -> BaseConsumer {
     let mut config = ClientConfig::new();
     config
         .set("bootstrap.servers", brokers)
         .set("group.id", "test")
         .set("enable.auto.commit", "false")
         .set("enable.partition.eof", "true")
-        .set("isolation.level", "read_committed")
+        .set("isolation.level", isolation)
         .set("fetch.wait.max.ms", "10");
-    let consumer: BaseConsumer = config.create().expect("a consumer can be made");
+    config.create().expect("a consumer can be made")
+}
+
+fn partitions(consumer: &BaseConsumer, topic: &str) -> i32 {
     let metadata = consumer.fetch_metadata(Some(topic), TIMEOUT).expect("the broker answers");
-    let partitions = metadata.topics()[0].partitions().len() as i32;
+    metadata.topics()[0].partitions().len() as i32
+}
+
+fn read_isolated(brokers: &str, topic: &str, isolation: &str) -> Vec<Read> {
+    let consumer = consumer(brokers, isolation);
+    let partitions = partitions(&consumer, topic);
     let mut left = TopicPartitionList::new();
     for partition in 0..partitions {
         let added = left.add_partition_offset(topic, partition, Offset::Beginning);

@@ -1,5 +1,7 @@
 //! The relay dies: at every single call, again and again, and because of an event.
 
+use std::time::Duration;
+
 use postrider_relay::failure::{FailureKind, SinkError};
 use postrider_relay::pipeline::{Options, Retry, Window};
 
@@ -9,16 +11,23 @@ use super::{RouteCapabilities, Subject};
 use crate::case;
 use crate::suites::Case;
 use crate::suites::numbered::spread;
-use crate::suites::waiting::turns;
+use crate::suites::waiting::{turns, within_time};
 
 pub(super) fn cases() -> Vec<Case<Subject, RouteCapabilities>> {
     vec![
-        case!(a_kill_at_any_call_loses_and_reorders_nothing),
-        case!(kills_in_a_row_lose_and_reorder_nothing),
-        case!(kills_at_any_moment_lose_and_reorder_nothing),
-        case!(an_event_that_kills_the_relay_is_parked_and_others_flow),
+        case!(a_kill_at_any_call_loses_and_reorders_nothing).lasting(ALL_ROUNDS_MAX),
+        case!(kills_in_a_row_lose_and_reorder_nothing).lasting(ALL_ROUNDS_MAX),
+        case!(kills_at_any_moment_lose_and_reorder_nothing).lasting(ALL_ROUNDS_MAX),
+        case!(an_event_that_kills_the_relay_is_parked_and_others_flow).lasting(ALL_ROUNDS_MAX),
     ]
 }
+
+/// Longest time for a route to be made, a relay to be killed and another one to get through.
+const ROUND_MAX: Duration = Duration::from_secs(120);
+/// Most rounds until one gets through.
+const ROUNDS_MAX: usize = 100;
+/// Longest time for a case. It is each round that must not take long.
+const ALL_ROUNDS_MAX: Duration = Duration::from_secs(1800);
 
 const KEYS: u32 = 3;
 const WINDOW: usize = 4;
@@ -43,26 +52,35 @@ fn fails_once(offer: super::faults::Offer) -> Fate {
 /// G-01, G-03, G-04: read and not sent, sent and not answered, answered and not settled,
 /// settled and not known; each place in turn until one run gets through.
 async fn a_kill_at_any_call_loses_and_reorders_nothing(routes: Subject) {
-    for call in 1.. {
-        let route = routes.fresh().await;
-        route.outbox.write(&spread(KEYS, 1..13)).await;
-        let faults = Faults::deciding(fails_once);
-        faults.burn_at(call);
-        let ended = route.run(&faults, in_small_steps(10)).await;
-        if let Ended::Killed = ended {
-            match route.run(&faults, in_small_steps(10)).await {
-                Ended::Drained(_) => {
-                    route.check(KEYS, 1..13, &[], route.repeated(WINDOW)).await;
-                }
-                Ended::Killed => panic!("the fuse burns once"),
-            }
-            assert!(route.parked().await.is_empty(), "killed at call {call}");
-            continue;
+    for call in 1..=ROUNDS_MAX {
+        let what = format!("a kill at call {call}, and all events");
+        if let Ended::Drained(_) = within_time(ROUND_MAX, &what, killed_at(&routes, call)).await {
+            assert!(call > 15, "only {call} calls: the faults did not bite");
+            return;
         }
-        route.check(KEYS, 1..13, &[], 0).await;
-        assert!(call > 15, "only {call} calls: the faults did not bite");
-        return;
     }
+    panic!("no relay gets through, in {ROUNDS_MAX} rounds");
+}
+
+/// Kills a relay at a call, if it comes to it, and lets another one do the rest. The answer is how
+/// the first one ended.
+async fn killed_at(routes: &Subject, call: usize) -> Ended {
+    let route = routes.fresh().await;
+    route.outbox.write(&spread(KEYS, 1..13)).await;
+    let faults = Faults::deciding(fails_once);
+    faults.burn_at(call);
+    let ended = route.run(&faults, in_small_steps(10)).await;
+    let mut repeated = 0;
+    if let Ended::Killed = ended {
+        repeated = route.repeated(WINDOW);
+        match route.run(&faults, in_small_steps(10)).await {
+            Ended::Drained(_) => {}
+            Ended::Killed => panic!("the fuse burns once"),
+        }
+        assert!(route.parked().await.is_empty(), "killed at call {call}");
+    }
+    route.check(KEYS, 1..13, &[], repeated).await;
+    ended
 }
 
 /// G-01, G-03, G-04: with the care that follows on crashes.

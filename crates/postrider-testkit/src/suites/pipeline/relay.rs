@@ -23,7 +23,6 @@ pub(super) fn options() -> Options {
             max: Duration::from_millis(20),
         },
         window: Window { events_max: 16, ..Window::default() },
-        publish_timeout: Duration::from_secs(10),
         ..Options::default()
     }
 }

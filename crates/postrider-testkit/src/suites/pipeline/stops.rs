@@ -13,6 +13,9 @@ use crate::suites::Case;
 use crate::suites::numbered::spread;
 use crate::suites::waiting::until;
 
+/// Less than anything that a stop could wait for by mistake takes: a call, or the grace time.
+const AT_ONCE: Duration = Duration::from_secs(15);
+
 pub(super) fn cases() -> Vec<Case<Subject, RouteCapabilities>> {
     vec![
         case!(an_orderly_stop_repeats_nothing),
@@ -50,7 +53,7 @@ async fn a_stop_ends_within_the_grace_time_when_the_sink_hangs(routes: Subject) 
     let started = Instant::now();
     running.stopped().await;
     let took = started.elapsed();
-    assert!(took >= GRACE && took < GRACE + Duration::from_secs(5), "it took {took:?}");
+    assert!(took >= GRACE && took < GRACE + AT_ONCE, "it took {took:?}");
     faults.heal();
     route.drain(&faults).await;
     route.check(3, 1..11, &[], 0).await;
@@ -63,7 +66,7 @@ async fn an_idle_relay_stops_at_once(routes: Subject) {
     route.until_arrived(3).await;
     let started = Instant::now();
     running.stopped().await;
-    assert!(started.elapsed() < Duration::from_secs(5), "it took {:?}", started.elapsed());
+    assert!(started.elapsed() < AT_ONCE, "it took {:?}", started.elapsed());
     route.check(3, 1..4, &[], 0).await;
 }
 
