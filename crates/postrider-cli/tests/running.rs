@@ -58,7 +58,7 @@ fn a_silent_broker_does_not_outlast_the_grace_time() {
     let config = format!(
         "[source]\nurl = \"sqlite:app.db\"\n[[pipeline]]\nname = \"orders\"\ngrace = \"0s\"\n\
          stall_after = \"1s\"\n\
-         sink = {{ url = \"kafka://{}\", topic = \"orders\", timeout = \"14s\" }}\n",
+         sink = {{ url = \"kafka://{}\", topic = \"orders\", timeout = \"24s\" }}\n",
         silent.local_addr().unwrap()
     );
     fixture.write("p.toml", config);
@@ -70,7 +70,7 @@ fn a_silent_broker_does_not_outlast_the_grace_time() {
     let asked_at = Instant::now();
     relay.signal("TERM");
     assert_eq!(relay.wait().code(), Some(0), "{}", relay.stderr());
-    assert!(asked_at.elapsed() < Duration::from_secs(4), "{:?}", asked_at.elapsed());
+    assert!(asked_at.elapsed() < Duration::from_secs(8), "{:?}", asked_at.elapsed());
 }
 
 #[test]
