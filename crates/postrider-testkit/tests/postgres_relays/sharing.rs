@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use postrider_relay::sources::Progress;
+use postrider_relay::sources::{Progress, Shard, SourceSpec};
 use postrider_testkit::chaos::{
-    Bank, RelayProcess, Setup, StandingBy, Target, Writers, for_each_progress, until,
+    Bank, RelayProcess, Setup, StandingBy, Target, Writers, for_each_progress, spec, until,
 };
 use postrider_testkit::suites::sink::Behaviour;
 use tokio::time::{Instant, sleep};
@@ -64,6 +64,38 @@ async fn shards_are_shared_fairly_as_relays_come_and_go() {
     bank.check(&target, 0).await;
     for relay in relays {
         relay.stop().await;
+    }
+}
+
+/// A shard that was given back for a relay is that relay's, even before it takes it. Otherwise it
+/// would ask for one too many, and have to give it back again.
+#[tokio::test]
+async fn nobody_asks_for_more_than_a_fair_share() {
+    let bank = Bank::fresh().await;
+    let relay = |name: &str, index| SourceSpec {
+        relay: name.to_owned(),
+        shard: Shard { index, of: 6 },
+        ..spec(bank.url(), Progress::Mark)
+    };
+    let wishes = || bank.number("SELECT count(*) FROM outbox_leases WHERE wanted_by = 'third'");
+    let mut held = Vec::new();
+    for index in 0..6 {
+        let name = if index < 3 { "first" } else { "second" };
+        held.push(relay(name, index).connect().await.unwrap());
+    }
+    for index in [0, 3] {
+        relay("third", index).connect().await.map(drop).unwrap_err();
+    }
+    assert_eq!(wishes().await, 2);
+    for index in [3, 0] {
+        held.remove(index).close().await.unwrap();
+    }
+    for index in [1, 2, 4, 5] {
+        relay("third", index).connect().await.map(drop).unwrap_err();
+    }
+    assert_eq!(wishes().await, 2);
+    for source in held {
+        source.close().await.unwrap();
     }
 }
 

@@ -84,9 +84,12 @@ impl LeaseQueries {
             ),
             owner: format!("SELECT owner FROM {leases} WHERE {this}"),
             ask: format!(
+                // One that was given back for somebody, who has not taken it yet, is theirs already:
+                // they would ask for one too many.
                 "WITH live AS (
-                   SELECT owner, CASE WHEN {wanted} THEN wanted_by END AS wanted_by FROM {leases}
-                   WHERE pipeline = $1 AND expires_at > clock_timestamp()
+                   SELECT CASE WHEN expires_at > clock_timestamp() THEN owner END AS owner,
+                     CASE WHEN {wanted} THEN wanted_by END AS wanted_by FROM {leases}
+                   WHERE pipeline = $1
                  )
                  UPDATE {leases} AS l SET wanted_by = $3, wanted_at = clock_timestamp()
                  WHERE {this} AND expires_at > clock_timestamp() AND owner <> $3
