@@ -91,7 +91,7 @@ pub(super) async fn run(sizes: Sizes) -> Outcome<(Report, String)> {
         &mut report,
         &[(1, "polling, of the perf test's rate"), (2, "log tailing, of the perf test's rate")],
     );
-    let on = format!("Apache Kafka 4.1 and {} on the same machine", backlog.describe().await?);
+    let on = format!("Apache Kafka 4.1 and {}", backlog.describe().await?);
     Ok((report, on))
 }
 
