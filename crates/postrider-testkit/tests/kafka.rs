@@ -93,10 +93,21 @@ async fn publish(sink: &dyn Sink, message: Message) -> Result<(), SinkError> {
     sink.publish(&[message]).await.pop().expect("each message has an answer")
 }
 
+/// Publishes messages, each of which is taken.
+async fn publish_all(sink: &dyn Sink, messages: &[Message]) {
+    assert_eq!(sink.publish(messages).await, vec![Ok(()); messages.len()]);
+}
+
 /// Publishes one message until it is taken; all refusals until then are of this kind.
 async fn publish_at_last(sink: &dyn Sink, message: Message, until_then: FailureKind) {
+    publish_all_at_last(sink, &[message], until_then).await;
+}
+
+/// Publishes messages, all of them again until each is taken; all refusals until then are of this
+/// kind.
+async fn publish_all_at_last(sink: &dyn Sink, messages: &[Message], until_then: FailureKind) {
     let started = Instant::now();
-    while let Err(error) = publish(sink, message.clone()).await {
+    while let Some(error) = sink.publish(messages).await.into_iter().find_map(Result::err) {
         assert_eq!(error.kind, until_then, "{error}");
         assert!(started.elapsed() < DEADLINE, "it is still not taken: {error}");
         sleep(Duration::from_millis(100)).await;

@@ -14,8 +14,8 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    DEADLINE, Shared, assert_refused, check_at_last, command_in, message, publish, publish_at_last,
-    room_for_broker, spec,
+    DEADLINE, Shared, assert_refused, check_at_last, command_in, message, publish, publish_all,
+    publish_all_at_last, publish_at_last, room_for_broker, spec,
 };
 
 const WINDOW: usize = 8;
@@ -85,16 +85,16 @@ async fn what_comes_back_is_answered_and_not_sent_again() {
     let first = pipeline.messages(0..20);
     let relay = pipeline.relay().await;
     for call in first.chunks(7) {
-        assert!(relay.publish(call).await.iter().all(Result::is_ok));
+        publish_all(&*relay, call).await;
     }
     drop(relay);
     // It died before the last events were settled: they come back, with new ones behind them.
     let relay = pipeline.relay().await;
     let again = [&first[12..], &pipeline.messages(20..25)].concat();
-    assert!(relay.publish(&again).await.iter().all(Result::is_ok));
+    publish_all(&*relay, &again).await;
     assert_eq!(pipeline.seen(), (0..25).collect::<Vec<_>>());
     // Whoever publishes it once more on purpose is not kept from it.
-    assert!(relay.publish(&first[12..13]).await.iter().all(Result::is_ok));
+    publish_all(&*relay, &first[12..13]).await;
     assert_eq!(pipeline.seen().iter().filter(|number| **number == 12).count(), 2);
 }
 
@@ -109,7 +109,8 @@ async fn relays_that_take_turns_repeat_nothing() {
         let end = (start + size).min(all.len());
         // What the one before has published comes back, up to a window of it.
         let call = &all[end.saturating_sub(WINDOW)..end];
-        assert!(relay.publish(call).await.iter().all(Result::is_ok));
+        // On a busy machine a relay may have to begin more than once.
+        publish_all_at_last(&*relay, call, Unavailable).await;
         start = end;
     }
     assert_eq!(pipeline.seen(), (0..start as u32).collect::<Vec<_>>());
@@ -191,13 +192,13 @@ async fn pipelines_that_share_the_topic_of_progress_do_not_mix() {
     let other = Pipeline { progress: one.progress.clone(), ..Pipeline::new().await };
     let messages = one.messages(0..4);
     let relays = [one.relay().await, other.relay().await];
-    assert!(relays[0].publish(&messages).await.iter().all(Result::is_ok));
+    publish_all(&*relays[0], &messages).await;
     // The very same events, by another pipeline to another topic, are not taken for known.
     let elsewhere: Vec<_> = messages
         .iter()
         .map(|message| Message { topic: other.topic.clone(), ..message.clone() })
         .collect();
-    assert!(relays[1].publish(&elsewhere).await.iter().all(Result::is_ok));
+    publish_all(&*relays[1], &elsewhere).await;
     assert_eq!((one.seen().len(), other.seen().len()), (4, 4));
 }
 

@@ -8,7 +8,7 @@ use postrider_testkit::servers::kafka::{make_topic, read, run_script};
 use tokio::time::Instant;
 
 use crate::{
-    DEADLINE, Shared, assert_refused, command_in, connect, message, new_name, publish,
+    DEADLINE, Shared, assert_refused, command_in, connect, message, new_name, publish, publish_all,
     publish_at_last,
 };
 
@@ -48,7 +48,7 @@ async fn a_limit_that_is_lowered_is_kept_to() {
     let topic = make_topic(&brokers, 1, &[]).await;
     // Enough time for a batch to fill.
     let sink = connect(&url, "linger = \"50ms\"").await;
-    assert!(sink.publish(&messages(&topic, 10, 200)).await.iter().all(Result::is_ok));
+    publish_all(&*sink, &messages(&topic, 10, 200)).await;
     configure(&brokers, &topic, "max.message.bytes=20000").await;
     let mut call = messages(&topic, 500, 200);
     call.push(message(&topic, "large", vec![b'x'; 30_000]));
@@ -80,7 +80,7 @@ async fn each_topic_has_its_own_limit() {
     let mut call = messages(&small, 100, 200);
     // With its headers it is more than topics take by default.
     call.extend(messages(&large, 1, 1_048_576));
-    assert!(sink.publish(&call).await.iter().all(Result::is_ok));
+    publish_all(&*sink, &call).await;
     assert_eq!(read(&brokers, &large)[0].value.as_ref().unwrap().len(), 1_048_576);
     assert_eq!(read(&brokers, &small).len(), 100);
 }

@@ -6,7 +6,9 @@ use postrider::Event;
 use postrider_relay::sink::FailureKind::Rejected;
 use postrider_testkit::servers::kafka::{make_topic, read, run_script, run_script_with};
 
-use crate::{Shared, assert_refused, connect, encode, message, publish, publish_at_last};
+use crate::{
+    Shared, assert_refused, connect, encode, message, publish, publish_all, publish_at_last,
+};
 
 /// Keys with their hash, of the tests of Kafka itself.
 const HASHES: [(&str, i32); 6] = [
@@ -43,7 +45,7 @@ async fn keys_are_where_the_java_client_puts_them() {
         })
         .collect();
     let sink = connect(&url, "").await;
-    assert!(sink.publish(&messages).await.iter().all(Result::is_ok));
+    publish_all(&*sink, &messages).await;
     let found = partitions_of(&brokers, &ours);
     assert_eq!(found.len(), keys().count());
     for (key, hash) in HASHES {

@@ -45,13 +45,9 @@ impl ProgressReader {
         (topic, name): (&str, &str),
         deadline: Instant,
     ) -> Result<Self, KafkaError> {
-        let metadata = admin.inner().fetch_metadata(Some(topic), left_until(deadline))?;
-        let partitions = metadata.topics().first().map_or(0, |topic| topic.partitions().len());
         let mut from = TopicPartitionList::new();
         let mut ends = HashMap::new();
-        for partition in 0..i32::try_from(partitions).unwrap_or(i32::MAX) {
-            let left = left_until(deadline);
-            let (low, high) = admin.inner().fetch_watermarks(topic, partition, left)?;
+        for (partition, low, high) in extents(admin, topic, deadline)? {
             if low < high {
                 from.add_partition_offset(topic, partition, Offset::Offset(low))?;
                 ends.insert(partition, high);
@@ -160,6 +156,42 @@ impl Drop for ProgressReader {
         let consumer = self.consumer.take();
         let close = move || drop(consumer);
         let _ = std::thread::Builder::new().name("kafka-close".into()).spawn(close);
+    }
+}
+
+/// Where each partition of a topic begins and ends. A topic that was just made may have no leader
+/// yet, or none that the broker knows of: then it is asked again. Blocks.
+fn extents(
+    admin: &AdminClient<DefaultClientContext>,
+    topic: &str,
+    deadline: Instant,
+) -> Result<Vec<(i32, i64, i64)>, KafkaError> {
+    use RDKafkaErrorCode::{LeaderNotAvailable, NotLeaderForPartition, UnknownTopicOrPartition};
+    let ask = || {
+        let metadata = admin.inner().fetch_metadata(Some(topic), left_until(deadline))?;
+        let partitions = metadata.topics().first().map_or(&[][..], |topic| topic.partitions());
+        if partitions.is_empty() {
+            // To take it for an empty one would be to forget what was published.
+            return Err(KafkaError::MetadataFetch(LeaderNotAvailable));
+        }
+        let extent = |partition| {
+            let left = left_until(deadline);
+            let (low, high) = admin.inner().fetch_watermarks(topic, partition, left)?;
+            Ok((partition, low, high))
+        };
+        partitions.iter().map(|partition| extent(partition.id())).collect()
+    };
+    loop {
+        let asked: Result<_, KafkaError> = ask();
+        let code = asked.as_ref().err().and_then(KafkaError::rdkafka_error_code);
+        let is_passing = matches!(
+            code,
+            Some(LeaderNotAvailable | NotLeaderForPartition | UnknownTopicOrPartition)
+        );
+        if !is_passing || left_until(deadline) < POLL {
+            return asked;
+        }
+        std::thread::sleep(POLL);
     }
 }
 
