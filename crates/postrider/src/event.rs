@@ -189,6 +189,24 @@ impl<T: ToEvent + ?Sized> ToEvent for &T {
     }
 }
 
+/// The type and the version of the events that a Rust type is the payload of: how a consumer finds
+/// the handler of an event. `#[derive(Event)]` implements it, too.
+///
+/// ```
+/// #[derive(serde::Deserialize)]
+/// struct OrderPaid { cents: u64 }
+///
+/// impl postrider::EventType for OrderPaid {
+///     const EVENT_TYPE: &'static str = "OrderPaid";
+/// }
+/// ```
+pub trait EventType {
+    /// What happened, such as `OrderPaid`.
+    const EVENT_TYPE: &'static str;
+    /// The version of the payload's shape.
+    const EVENT_VERSION: u32 = 1;
+}
+
 /// Collects the parts of an [`Event`]; [`build`](Self::build) checks them.
 #[derive(Clone, Debug)]
 #[must_use = "an event builder does nothing until it is built"]

@@ -59,7 +59,7 @@ mod trace_context;
 
 pub use commit::{LostCommit, Outcome};
 pub use error::{ServerError, WriteError};
-pub use event::{Event, EventBuilder, InvalidEvent, Key, ToEvent};
+pub use event::{Event, EventBuilder, EventType, InvalidEvent, Key, ToEvent};
 pub use events::Events;
 pub use hint::HintSender;
 pub use inbox::{Claim, Inbox, InboxTransaction};
