@@ -62,7 +62,7 @@ pub use error::{ServerError, WriteError};
 pub use event::{Event, EventBuilder, EventType, InvalidEvent, Key, ToEvent};
 pub use events::Events;
 pub use hint::HintSender;
-pub use inbox::{Claim, Inbox, InboxTransaction};
+pub use inbox::{Claim, Inbox, InboxTransaction, Sequence};
 pub use outbox::{Begin, LogTransaction, Outbox, Transaction};
 #[cfg(feature = "derive")]
 pub use postrider_derive::Event;

@@ -163,6 +163,12 @@ mod tests {
         migrate(&mut conn, &TableName::new("it's \"mine\"").unwrap()).unwrap();
         let expected = [
             "inbox",
+            "inbox_messages",
+            "inbox_messages_dead",
+            "inbox_messages_due",
+            "inbox_messages_key",
+            "inbox_processed_at",
+            "inbox_versions",
             "it's \"mine\"",
             "it's \"mine\"_checkpoints",
             "it's \"mine\"_failures",
