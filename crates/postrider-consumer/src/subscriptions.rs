@@ -2,6 +2,10 @@
 
 #[cfg(feature = "kafka")]
 mod kafka;
+#[cfg(feature = "nats")]
+mod nats;
 
 #[cfg(feature = "kafka")]
 pub use kafka::{Kafka, KafkaHandle};
+#[cfg(feature = "nats")]
+pub use nats::{Nats, NatsHandle};
