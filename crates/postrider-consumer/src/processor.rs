@@ -8,6 +8,7 @@
 //! - Claims of several events go in one statement. If the handler of one of them fails, all of
 //!   them are rolled back, and each gets a transaction of its own.
 
+use std::error::Error as StdError;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
@@ -19,6 +20,9 @@ use crate::database::Database;
 use crate::handlers::{HandlerError, Handlers, Rejected, Route};
 use crate::metrics::Metrics;
 use crate::tracing_context;
+
+/// Longest error that is kept with a dead letter.
+const ERROR_BYTES_MAX: usize = 4096;
 
 /// How an event's version is found.
 pub(crate) type VersionOf = Box<dyn Fn(&Event) -> Option<u64> + Send + Sync>;
@@ -124,18 +128,24 @@ impl<D: Database> Processor<D> {
         Ok(())
     }
 
-    /// Makes a dead letter of an event.
+    /// Makes a dead letter of an event, unless its effect was committed since its handler failed:
+    /// it could be revived and have its effect twice.
     pub(crate) async fn bury(
         &self,
         event: &Event,
         error: &str,
         attempts: u32,
-    ) -> Result<(), WriteError> {
+    ) -> Result<Claim, WriteError> {
         let mut tx = self.database.begin().await?;
+        let claims = D::claim_all(&mut tx, &self.consumer, &[event.id()]).await?;
+        if claims.contains(&Claim::Duplicate) {
+            self.metrics.duplicates(1);
+            return Ok(Claim::Duplicate);
+        }
         D::bury(&mut tx, &self.consumer, event, error, attempts).await?;
         D::commit(tx).await?;
         self.metrics.buried(1);
-        Ok(())
+        Ok(Claim::First)
     }
 
     async fn sequence(&self, tx: &mut D::Tx, event: &Event) -> Result<Option<Sequence>, Failure> {
@@ -178,4 +188,21 @@ fn panic_error(panic: &(dyn std::any::Any + Send)) -> HandlerError {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     format!("the handler panicked: {}", text.unwrap_or("it does not say why")).into()
+}
+
+/// An error with its causes, no longer than is kept.
+pub(crate) fn told(error: &(dyn StdError + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let next = error.to_string();
+        // Some errors repeat what their cause says.
+        if !text.contains(&next) {
+            text.push_str(": ");
+            text.push_str(&next);
+        }
+        cause = error.source();
+    }
+    text.truncate(text.floor_char_boundary(ERROR_BYTES_MAX));
+    text
 }

@@ -1,20 +1,16 @@
 //! What one worker does with a batch.
 
-use std::error::Error as StdError;
 use std::time::{Duration, Instant};
 
-use postrider::{Event, Key};
+use postrider::{Claim, Event, Key};
 
 use super::lanes::{Batch, Item};
 use crate::database::Database;
-use crate::handlers::HandlerError;
-use crate::processor::{Failure, FailureKind, Processor};
+use crate::processor::{Failure, FailureKind, Processor, told};
 use crate::retry::Retry;
 
 /// How long a database that is away is left alone.
 const DATABASE_PAUSE: Duration = Duration::from_millis(500);
-/// Longest error that is kept with a dead letter.
-const ERROR_BYTES_MAX: usize = 4096;
 
 /// What became of the deliveries of one key.
 pub(super) struct Ended<H> {
@@ -88,7 +84,7 @@ async fn one<D: Database, H>(
             Ok(()) => return Ok(()),
             Err(failure) => failure,
         };
-        let error = told(&error);
+        let error = told(&*error);
         if kind == FailureKind::Database {
             tracing::warn!(%consumer, %error, "the database is away; trying again");
             return Err(DATABASE_PAUSE);
@@ -105,32 +101,16 @@ async fn one<D: Database, H>(
     };
     let buried = processor.bury(&item.event, &error, item.attempts).await;
     match buried {
-        Ok(()) => {
+        Ok(Claim::Duplicate) => Ok(()),
+        Ok(Claim::First) => {
             let attempts = item.attempts;
             tracing::error!(%consumer, %id, attempts, %error, "the event became a dead letter");
             Ok(())
         }
         Err(error) => {
-            let error = told(&error.into());
+            let error = told(&error);
             tracing::warn!(%consumer, %id, %error, "the dead letter could not be kept; trying again");
             Err(DATABASE_PAUSE)
         }
     }
-}
-
-/// An error with its causes, no longer than is kept.
-fn told(error: &HandlerError) -> String {
-    let mut text = error.to_string();
-    let mut cause: Option<&(dyn StdError + 'static)> = error.source();
-    while let Some(error) = cause {
-        let next = error.to_string();
-        // Some errors repeat what their cause says.
-        if !text.contains(&next) {
-            text.push_str(": ");
-            text.push_str(&next);
-        }
-        cause = error.source();
-    }
-    text.truncate(text.floor_char_boundary(ERROR_BYTES_MAX));
-    text
 }
