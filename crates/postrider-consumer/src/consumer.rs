@@ -178,7 +178,7 @@ impl<D: Database, S> Consumer<D, S> {
         (self.processor, self.subscription, self.options)
     }
 
-    fn problem(&self) -> Option<String> {
+    pub(crate) fn problem(&self) -> Option<String> {
         if self.processor.consumer.is_empty() {
             Some("the consumer has no name; give it one that never changes".to_owned())
         } else if self.processor.handlers.is_empty() {

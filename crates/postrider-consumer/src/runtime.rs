@@ -39,9 +39,9 @@ use crate::subscription::{Received, Subscription, SubscriptionError};
 /// How long a broker that is away is left alone.
 const BROKER_PAUSE: Duration = Duration::from_millis(500);
 /// How often claims are looked through for old ones.
-const PRUNE_EVERY: Duration = Duration::from_secs(600);
+pub(crate) const PRUNE_EVERY: Duration = Duration::from_secs(600);
 /// Claims that are removed in one transaction.
-const PRUNE_BATCH: u32 = 5_000;
+pub(crate) const PRUNE_BATCH: u32 = 5_000;
 /// The pause between looks at what the broker has given to others.
 const LOST_EVERY: Duration = Duration::from_secs(1);
 
@@ -259,7 +259,8 @@ async fn prune<D: Database>(processor: Arc<Processor<D>>, retention: Duration) {
     }
 }
 
-async fn prune_once<D: Database>(
+/// Removes one batch of them; answers how many these were.
+pub(crate) async fn prune_once<D: Database>(
     processor: &Processor<D>,
     older_than: SystemTime,
 ) -> Result<u64, postrider::WriteError> {

@@ -4,8 +4,12 @@
 mod kafka;
 #[cfg(feature = "nats")]
 mod nats;
+#[cfg(feature = "rabbitmq")]
+mod rabbitmq;
 
 #[cfg(feature = "kafka")]
 pub use kafka::{Kafka, KafkaHandle};
 #[cfg(feature = "nats")]
 pub use nats::{Nats, NatsHandle};
+#[cfg(feature = "rabbitmq")]
+pub use rabbitmq::{RabbitMq, RabbitMqHandle};

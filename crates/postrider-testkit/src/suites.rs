@@ -7,6 +7,8 @@
 //! run at the same time.
 
 pub mod broker;
+#[cfg(feature = "postgres")]
+pub mod consumer;
 pub mod numbered;
 pub mod pipeline;
 pub mod sink;

@@ -3,19 +3,22 @@
 use std::time::SystemTime;
 
 use postrider::inbox::InboxTransaction;
-use postrider::outbox::{Answer, Begin};
+use postrider::outbox::Answer;
 use postrider::{Claim, Event, Key, Sequence, WriteError};
 use uuid::Uuid;
 
 use crate::database::Database;
 
 macro_rules! database {
-    ($pool:ty, $database:ty) => {
+    ($pool:ty, $database:ty, $begin:literal) => {
         impl Database for $pool {
             type Tx = sqlx::Transaction<'static, $database>;
 
             fn begin(&self) -> Answer<'_, Self::Tx> {
-                Begin::begin(self)
+                Box::pin(async move {
+                    let begun = self.begin_with($begin).await;
+                    begun.map_err(|source| WriteError::Database { source: source.into() })
+                })
             }
 
             fn commit(tx: Self::Tx) -> Answer<'static, ()> {
@@ -58,13 +61,17 @@ macro_rules! database {
                 older_than: SystemTime,
                 limit: u32,
             ) -> Answer<'t, u64> {
-                InboxTransaction::prune(tx, consumer, older_than, limit)
+                {
+                    let _ = consumer;
+                    InboxTransaction::prune(tx, older_than, limit)
+                }
             }
         }
     };
 }
 
 #[cfg(feature = "sqlx-postgres")]
-database!(sqlx::PgPool, sqlx::Postgres);
+database!(sqlx::PgPool, sqlx::Postgres, "BEGIN");
 #[cfg(feature = "sqlx-sqlite")]
-database!(sqlx::SqlitePool, sqlx::Sqlite);
+// Whoever writes takes the lock at once, and does not fail half way.
+database!(sqlx::SqlitePool, sqlx::Sqlite, "BEGIN IMMEDIATE");

@@ -144,7 +144,7 @@ impl Subscription for Kafka {
         let mut config = ClientConfig::new();
         for (name, value) in self.config.config_map() {
             if !name.starts_with("enable.auto") && !name.starts_with("auto.") {
-                config.set(*name, *value);
+                config.set(name, value);
             }
         }
         config.remove("group.id").set_log_level(RDKafkaLogLevel::Emerg);
