@@ -1,6 +1,9 @@
 //! Brokers: how fast events get there, beside the plain client or the broker's own tool, and how
 //! many come again when the relay is killed.
 //!
+//! The plain client sends bare payloads, and then the very records that Postrider sends: what is
+//! between the two is the price of the record, what is below the second is Postrider's own.
+//!
 //! Everything runs on the servers of `cargo xtask services up`, on the same machine. Whatever is
 //! compared is measured in turn, several times, and the figure is the median.
 
@@ -9,7 +12,9 @@ mod nats;
 mod rabbitmq;
 pub(crate) mod redelivery;
 mod redis;
+mod same;
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -29,6 +34,8 @@ use crate::report::{Measured, Report, Target, median, number};
 const EVENTS_VARIABLE: &str = "POSTRIDER_BENCH_EVENTS";
 const EVENTS: u64 = 1_000_000;
 const ROUNDS: usize = 3;
+/// As many as the pipeline has under way.
+const IN_FLIGHT: usize = 4096;
 /// How much of the plain client's rate is to be reached.
 const OF_PEER_MIN: f64 = 0.8;
 
@@ -192,13 +199,42 @@ impl Rounds {
         }
     }
 
-    /// How much of another one's rate one reaches.
-    fn share(&self, one: usize, other: usize) -> String {
-        format!("{:.2} times", self.ratio(one, other))
+    /// How much of another one's rate some reach, without a target.
+    fn tell_shares(&self, report: &mut Report, shares: &[(usize, usize, &str)]) {
+        for (one, other, what) in shares {
+            report.line(what, &format!("{:.2} times", self.ratio(*one, *other)), "");
+        }
     }
 
     fn ratio(&self, one: usize, other: usize) -> f64 {
         median(self.rates.iter().map(|round| round[one] / round[other]))
+    }
+}
+
+/// What a peer has under way. Answers come in their order, so the oldest are waited for.
+struct UnderWay<F>(VecDeque<F>);
+
+impl<F: Future<Output = Outcome<()>>> UnderWay<F> {
+    fn new() -> Self {
+        Self(VecDeque::with_capacity(IN_FLIGHT))
+    }
+
+    /// Adds one, and waits for the oldest quarter if there are too many.
+    async fn add(&mut self, one: F) -> Outcome<()> {
+        self.0.push_back(one);
+        if self.0.len() == IN_FLIGHT {
+            for oldest in self.0.drain(..IN_FLIGHT / 4) {
+                oldest.await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn end(self) -> Outcome<()> {
+        for one in self.0 {
+            one.await?;
+        }
+        Ok(())
     }
 }
 

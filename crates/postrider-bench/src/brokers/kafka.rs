@@ -1,11 +1,13 @@
 //! Kafka, beside its own `kafka-producer-perf-test`, and beside a loop over the same client.
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use postrider_relay::formats::{Encoding, Format};
+use postrider_relay::sink::Message;
 use postrider_relay::sources::{Progress, SourceSpec};
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
@@ -14,7 +16,10 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{DeliveryResult, Header, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, Producer as _, ProducerContext, ThreadedProducer};
 
-use super::{Broker, Rounds, Sizes, drained, from_memory, sink, timed, to_topic, url};
+use super::same::{self, CONTENT_TYPE, Messages};
+use super::{
+    Broker, Rounds, Sizes, drained, from_memory, peer_payload, sink, timed, to_topic, url,
+};
 use crate::Outcome;
 use crate::postgres::bench_source::{self, Backlog};
 use crate::report::{Measured, Report, Section, number};
@@ -64,8 +69,8 @@ pub(super) async fn run(sizes: Sizes) -> Outcome<(Report, String)> {
             (4, "postrider, format debezium, of the perf test's rate"),
         ],
     );
-    let share = rounds.share(3, 2);
-    report.line("postrider, of the loop's rate with the same records", &share, "");
+    let same = "postrider, of the loop's rate with the same records";
+    rounds.tell_shares(&mut report, &[(3, 2, same)]);
 
     let rows = events / 2;
     report.title(&format!(
@@ -215,19 +220,23 @@ fn plain_loop(config: &ClientConfig, topic: &str, events: u64, is_dressed: bool)
     let delivered = Arc::new(AtomicU64::new(0));
     let counter = Counter(Arc::clone(&delivered));
     let producer: ThreadedProducer<Counter> = config.create_with_context(counter)?;
-    let payload = vec![b'x'; PAYLOAD_BYTES];
-    for number in 0..events {
-        let key = (number % KEYS).to_string();
-        let mut record = BaseRecord::<str, _, ()>::to(topic).payload(&payload);
-        if is_dressed {
-            record = record.key(&key).headers(headers(&key));
-        }
-        while let Err((error, back)) = producer.send(record) {
-            if error != KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull) {
-                return Err(error.into());
+    if is_dressed {
+        let runtime = tokio::runtime::Handle::current();
+        let messages = runtime.block_on(Messages::start(events, topic))?;
+        loop {
+            let batch = runtime.block_on(messages.next())?;
+            if batch.is_empty() {
+                break;
             }
-            std::thread::sleep(Duration::from_millis(1));
-            record = back;
+            for message in &batch {
+                let record = BaseRecord::to(topic).key(&message.key).payload(&message.body[..]);
+                send(&producer, record.headers(headers(message)))?;
+            }
+        }
+    } else {
+        let payload = peer_payload();
+        for _ in 0..events {
+            send(&producer, BaseRecord::to(topic).payload(&payload[..]))?;
         }
     }
     producer.flush(Duration::from_secs(60))?;
@@ -237,21 +246,26 @@ fn plain_loop(config: &ClientConfig, topic: &str, events: u64, is_dressed: bool)
     }
 }
 
-/// As many and as long ones as an event has.
-fn headers(key: &str) -> OwnedHeaders {
-    let headers = [
-        ("postrider-id", "019a8e7c-5d0e-7cc3-98c4-dc0c0c07398f"),
-        ("postrider-aggregate-type", "Account"),
-        ("postrider-aggregate-id", key),
-        ("postrider-event-type", "AccountChanged"),
-        ("postrider-event-version", "1"),
-        ("postrider-occurred-at", "2026-01-01T00:00:00.123456Z"),
-        ("content-type", "application/json"),
-    ];
-    let none = OwnedHeaders::new_with_capacity(headers.len());
-    headers
-        .into_iter()
-        .fold(none, |headers, (key, value)| headers.insert(Header { key, value: Some(value) }))
+fn send(
+    producer: &ThreadedProducer<Counter>,
+    mut record: BaseRecord<'_, String, [u8]>,
+) -> Outcome<()> {
+    while let Err((error, back)) = producer.send(record) {
+        if error != KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull) {
+            return Err(error.into());
+        }
+        std::thread::sleep(Duration::from_millis(1));
+        record = back;
+    }
+    Ok(())
+}
+
+fn headers(message: &Message) -> OwnedHeaders {
+    let add = |headers: OwnedHeaders, (key, value): (&str, Cow<'_, str>)| {
+        headers.insert(Header { key, value: Some(&*value) })
+    };
+    let content_type = (CONTENT_TYPE, message.content_type.as_str().into());
+    same::facts(message).chain([content_type]).fold(OwnedHeaders::new_with_capacity(7), add)
 }
 
 struct Counter(Arc<AtomicU64>);
