@@ -12,6 +12,7 @@
 //!   dead-letter exchange, or a limit of -1 by a policy.
 //! - A stream (`x-queue-type: stream`) cannot be read: it keeps no account of what is done with.
 
+mod failure;
 mod incoming;
 
 use std::pin::Pin;
@@ -26,9 +27,10 @@ use lapin::options::{
     BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions,
 };
 use lapin::types::FieldTable;
-use lapin::{Channel, Connection, ConnectionProperties, ErrorKind};
+use lapin::{Channel, Connection, ConnectionProperties};
 use tokio::time::timeout;
 
+use self::failure::{failed, unanswered};
 use self::incoming::{incoming, is_of_a_stream};
 use crate::subscription::{Received, Subscription, SubscriptionError};
 
@@ -36,10 +38,6 @@ use crate::subscription::{Received, Subscription, SubscriptionError};
 const TIMEOUT: Duration = Duration::from_secs(10);
 const PREFETCH: u16 = 1024;
 const CONSUMER_TAG: &str = "postrider";
-/// The codes of AMQP that are told apart.
-const ACCESS_REFUSED: u16 = 403;
-const NOT_FOUND: u16 = 404;
-const NOT_ALLOWED: u16 = 530;
 
 type Connecting = Pin<Box<dyn Future<Output = lapin::Result<Connection>> + Send>>;
 
@@ -68,7 +66,7 @@ struct Reading {
     /// Closed if it is dropped.
     connection: Connection,
     channel: Channel,
-    /// None if the server has ended it, or nobody reads.
+    /// None before something is received.
     consumer: Option<lapin::Consumer>,
     generation: u64,
 }
@@ -125,8 +123,8 @@ impl RabbitMq {
 
     async fn open(&self) -> Result<Reading, SubscriptionError> {
         let opening = async {
-            let connection = (self.connect)().await.map_err(|error| self.failed(error))?;
-            let failed = |error| self.failed(error);
+            let failed = |error| failed(error, &self.queue);
+            let connection = (self.connect)().await.map_err(failed)?;
             let channel = connection.create_channel().await.map_err(failed)?;
             let qos = channel.basic_qos(self.prefetch, BasicQosOptions::default());
             qos.await.map_err(failed)?;
@@ -145,7 +143,7 @@ impl RabbitMq {
         let options = BasicConsumeOptions::default();
         let consuming = channel.basic_consume(queue, tag, options, FieldTable::default());
         let consuming = timeout(TIMEOUT, consuming).await.map_err(unanswered)?;
-        consuming.map_err(|error| self.failed(error))
+        consuming.map_err(|error| failed(error, &self.queue))
     }
 
     fn current(&self) -> MutexGuard<'_, Current> {
@@ -158,34 +156,6 @@ impl RabbitMq {
         let own = handles.iter().filter(|handle| handle.generation == current.generation);
         let tags = own.map(|handle| handle.delivery_tag).collect();
         Some((current.channel.clone()?, tags))
-    }
-
-    fn failed(&self, error: lapin::Error) -> SubscriptionError {
-        let queue = &self.queue;
-        let said = match error.kind() {
-            ErrorKind::ProtocolError(said) => Some((said.get_id(), said.get_message().as_str())),
-            _ => None,
-        };
-        let message = match said {
-            // A queue whose node is down is not found either.
-            Some((NOT_FOUND, text)) if text.contains("no queue") => format!(
-                "there is no queue {queue}; declare it, and bind it to an exchange: rabbitmqadmin \
-                 declare queue name={queue} durable=true queue_type=quorum"
-            ),
-            Some((ACCESS_REFUSED, text)) if text.contains("access to queue") => format!(
-                "no permission to read the queue {queue}; allow it: rabbitmqctl set_permissions \
-                 USER '^$' '^$' '^{queue}$'"
-            ),
-            Some((ACCESS_REFUSED, _)) => {
-                "RabbitMQ does not let the user in; see the user name and the password".to_owned()
-            }
-            Some((NOT_ALLOWED, text)) if !text.contains("limit") => {
-                "RabbitMQ refuses the virtual host; see whether it is there, and who may use it"
-                    .to_owned()
-            }
-            _ => return SubscriptionError::new("RabbitMQ gives nothing", error),
-        };
-        SubscriptionError { message, source: Some(error.into()), is_final: true }
     }
 
     fn take_in(
@@ -216,14 +186,13 @@ impl RabbitMq {
             consumer => consumer.insert(self.consume(&reading.channel).await?),
         };
         let Some(first) = consumer.next().await else {
-            reading.consumer = None;
             return Err(SubscriptionError {
                 message: format!("the server has ended the consumer of {}", self.queue),
                 source: None,
                 is_final: false,
             });
         };
-        let first = first.map_err(|error| self.failed(error))?;
+        let first = first.map_err(|error| failed(error, &self.queue))?;
         let mut received = vec![self.take_in(first, generation)?];
         // What is there already comes along.
         while received.len() < max
@@ -253,7 +222,7 @@ impl Subscription for RabbitMq {
             empty => empty.insert(self.open().await?),
         };
         let received = self.read(reading, max).await;
-        if received.is_err() && !reading.channel.status().connected() {
+        if received.is_err() {
             // What came by it comes again.
             *place = None;
             self.current().channel = None;
@@ -306,8 +275,4 @@ impl std::fmt::Debug for RabbitMq {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("RabbitMq").field("queue", &self.queue).finish_non_exhaustive()
     }
-}
-
-fn unanswered(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> SubscriptionError {
-    SubscriptionError::new("RabbitMQ does not answer as it should", error)
 }
