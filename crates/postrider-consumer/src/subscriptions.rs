@@ -6,6 +6,8 @@ mod kafka;
 mod nats;
 #[cfg(feature = "rabbitmq")]
 mod rabbitmq;
+#[cfg(feature = "redis")]
+mod redis;
 
 #[cfg(feature = "kafka")]
 pub use kafka::{Kafka, KafkaHandle};
@@ -13,3 +15,5 @@ pub use kafka::{Kafka, KafkaHandle};
 pub use nats::{Nats, NatsHandle};
 #[cfg(feature = "rabbitmq")]
 pub use rabbitmq::{RabbitMq, RabbitMqHandle};
+#[cfg(feature = "redis")]
+pub use redis::{Redis, RedisHandle};
