@@ -33,3 +33,8 @@ pub use handlers::{Delivered, HandlerError, Handling, Rejected, Unhandled};
 pub use metrics::{Counts, Metrics};
 pub use retry::Retry;
 pub use subscription::{Incoming, Received, Subscription, SubscriptionError};
+
+/// The guide, so that its code is compiled.
+#[cfg(all(doctest, feature = "axum", feature = "sqlx-postgres"))]
+#[doc = include_str!("../../../docs/guides/consuming.md")]
+pub struct Guide;

@@ -270,11 +270,9 @@ mod tests {
         for now in [SENT - 300, SENT + 300] {
             assert_eq!(verify(&[SECRET], sent, SIGNATURE, now), Ok(()));
         }
-        for (now, expected) in [
-            (SENT + 301, NotGenuine::Old),
-            (SENT - 301, NotGenuine::Early),
-            (0, NotGenuine::Early),
-        ] {
+        for (now, expected) in
+            [(SENT + 301, NotGenuine::Old), (SENT - 301, NotGenuine::Early), (0, NotGenuine::Early)]
+        {
             assert_eq!(verify(&[SECRET], sent, SIGNATURE, now), Err(expected));
         }
         // The time is signed as well.

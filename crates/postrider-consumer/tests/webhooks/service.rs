@@ -195,6 +195,11 @@ impl Request {
         self.headers.retain(|(own, _)| *own != name);
     }
 
+    pub(crate) fn send_at(&mut self, seconds: i64) {
+        self.set("webhook-timestamp", seconds);
+        self.sign();
+    }
+
     pub(crate) fn sign(&mut self) {
         let signed =
             format!("{}.{}.{}", self.get("webhook-id"), self.get("webhook-timestamp"), self.body);
@@ -207,9 +212,10 @@ impl Request {
 
     pub(crate) async fn send(&self, address: SocketAddr) -> Answer {
         let request = reqwest::Client::new().post(format!("http://{address}/"));
-        let request = self.headers.iter().fold(request, |request, (name, value)| {
-            request.header(*name, value.as_bytes())
-        });
+        let request = self
+            .headers
+            .iter()
+            .fold(request, |request, (name, value)| request.header(*name, value.as_bytes()));
         let answer = request.body(self.body.clone()).send().await.unwrap();
         let retry_after = answer.headers().get("retry-after");
         Answer {
