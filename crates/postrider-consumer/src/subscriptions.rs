@@ -1,4 +1,4 @@
-//! Subscriptions to brokers. A new broker is one line here and one file.
+//! Subscriptions to brokers, and to what was stored. A new broker is one line here and one file.
 
 #[cfg(feature = "kafka")]
 mod kafka;
@@ -8,6 +8,8 @@ mod nats;
 mod rabbitmq;
 #[cfg(feature = "redis")]
 mod redis;
+#[cfg(any(feature = "sqlx-postgres", feature = "sqlx-sqlite"))]
+mod stored;
 
 #[cfg(feature = "kafka")]
 pub use kafka::{Kafka, KafkaHandle};
@@ -17,3 +19,5 @@ pub use nats::{Nats, NatsHandle};
 pub use rabbitmq::{RabbitMq, RabbitMqHandle};
 #[cfg(feature = "redis")]
 pub use redis::{Redis, RedisHandle};
+#[cfg(any(feature = "sqlx-postgres", feature = "sqlx-sqlite"))]
+pub use stored::{Stored, StoredHandle};
