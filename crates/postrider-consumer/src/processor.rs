@@ -39,8 +39,6 @@ pub(crate) struct Processor<D: Database> {
 
 /// Why a transaction was rolled back.
 pub(crate) struct Failure {
-    /// Of which event; `None` if it is about none of them.
-    pub(crate) index: Option<usize>,
     pub(crate) kind: FailureKind,
     pub(crate) error: HandlerError,
 }
@@ -57,7 +55,7 @@ pub(crate) enum FailureKind {
 
 impl Failure {
     fn database(error: WriteError) -> Self {
-        Self { index: None, kind: FailureKind::Database, error: error.into() }
+        Self { kind: FailureKind::Database, error: error.into() }
     }
 }
 
@@ -76,26 +74,22 @@ impl<D: Database> Processor<D> {
     pub(crate) async fn process(&self, events: &[&Event]) -> Result<(), Failure> {
         let mut done = Done::default();
         let mut routed = Vec::with_capacity(events.len());
-        for (index, event) in events.iter().enumerate() {
+        for event in events {
             match self.handlers.route(event) {
-                Route::Handle(handler) => routed.push((index, *event, handler)),
+                Route::Handle(handler) => routed.push((*event, handler)),
                 Route::Skip => done.skipped += 1,
                 Route::Bury(why) => {
                     let error = Rejected(why).into();
-                    return Err(Failure {
-                        index: Some(index),
-                        kind: FailureKind::Rejected,
-                        error,
-                    });
+                    return Err(Failure { kind: FailureKind::Rejected, error });
                 }
             }
         }
         if !routed.is_empty() {
             let mut tx = self.database.begin().await.map_err(Failure::database)?;
-            let ids: Vec<Uuid> = routed.iter().map(|(_, event, _)| event.id()).collect();
+            let ids: Vec<Uuid> = routed.iter().map(|(event, _)| event.id()).collect();
             let claims = D::claim_all(&mut tx, &self.consumer, &ids).await;
             let claims = claims.map_err(Failure::database)?;
-            for ((index, event, handler), claim) in routed.into_iter().zip(claims) {
+            for ((event, handler), claim) in routed.into_iter().zip(claims) {
                 if claim == Claim::Duplicate {
                     done.duplicates += 1;
                     continue;
@@ -108,7 +102,7 @@ impl<D: Database> Processor<D> {
                     }
                     Some(Sequence::Gap { last }) => {
                         done.gaps += 1;
-                        self.refuse_gap(index, event, last)?;
+                        self.refuse_gap(event, last)?;
                     }
                     Some(Sequence::Next) | None => {}
                 }
@@ -118,7 +112,7 @@ impl<D: Database> Processor<D> {
                 let handled = handled.unwrap_or_else(|panic| Err(panic_error(&*panic)));
                 if let Err(error) = handled {
                     drop(tx);
-                    return Err(self.failed(index, error).await);
+                    return Err(self.failed(error).await);
                 }
                 done.handled += 1;
             }
@@ -155,24 +149,24 @@ impl<D: Database> Processor<D> {
         advanced.map(Some).map_err(Failure::database)
     }
 
-    fn refuse_gap(&self, index: usize, event: &Event, last: u64) -> Result<(), Failure> {
+    fn refuse_gap(&self, event: &Event, last: u64) -> Result<(), Failure> {
         if !self.refuses_gaps {
             return Ok(());
         }
         let error = format!("events of {} are missing after version {last}", event.key()).into();
-        Err(Failure { index: Some(index), kind: FailureKind::Handler, error })
+        Err(Failure { kind: FailureKind::Handler, error })
     }
 
     /// A handler that failed while its database is away has failed for that reason.
-    async fn failed(&self, index: usize, error: HandlerError) -> Failure {
+    async fn failed(&self, error: HandlerError) -> Failure {
         let kind = if error.is::<Rejected>() {
             FailureKind::Rejected
         } else if self.database.begin().await.is_err() {
-            return Failure { index: None, kind: FailureKind::Database, error };
+            FailureKind::Database
         } else {
             FailureKind::Handler
         };
-        Failure { index: Some(index), kind, error }
+        Failure { kind, error }
     }
 
     fn count(&self, done: &Done) {

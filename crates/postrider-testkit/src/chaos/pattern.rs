@@ -142,36 +142,28 @@ async fn until_over(
     told: &watch::Sender<Standing>,
 ) -> Result<(), String> {
     let mut moved = Instant::now();
-    let mut unseen = None;
     loop {
-        match Standing::look(stage, plan).await {
-            Ok(standing) => {
-                unseen = None;
-                let has_moved = told.send_if_modified(|last| {
-                    let has_moved = *last != standing;
-                    *last = standing;
-                    has_moved
-                });
-                if has_moved {
-                    moved = Instant::now();
-                }
-                if standing.is_over() {
-                    return Ok(());
-                }
-                if standing.dead > 0 {
-                    let lines = stage.last_lines().await;
-                    return Err(format!("an event has become a dead letter: {standing}\n{lines}"));
-                }
+        let looked = Standing::look(stage, plan).await;
+        if let Ok(standing) = looked {
+            if *told.borrow() != standing {
+                told.send_replace(standing);
+                moved = Instant::now();
             }
-            Err(error) => unseen = Some(error),
+            if standing.is_over() {
+                return Ok(());
+            }
+            if standing.dead > 0 {
+                let lines = stage.last_lines().await;
+                return Err(format!("an event has become a dead letter: {standing}\n{lines}"));
+            }
         }
         if let Some(ended) = stage.ended_by_itself().await {
             return Err(ended);
         }
         if moved.elapsed() > STALLED_MAX {
             let (standing, lines) = (*told.borrow(), stage.last_lines().await);
-            let unseen = unseen.map(|error| format!(" ({error})")).unwrap_or_default();
-            return Err(format!("no progress in {STALLED_MAX:?}: {standing}{unseen}\n{lines}"));
+            let away = looked.err().map(|error| format!(" ({error})")).unwrap_or_default();
+            return Err(format!("no progress in {STALLED_MAX:?}: {standing}{away}\n{lines}"));
         }
         sleep(LOOK_EVERY).await;
     }

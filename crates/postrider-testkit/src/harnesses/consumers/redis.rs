@@ -73,7 +73,8 @@ impl TestTopic for Redis {
     fn consume(&self, group: &str, work: Work) -> Consuming {
         let client = Client::open(shared()).expect("a URL of Redis");
         let member = Uuid::now_v7().to_string();
-        let subscription = Subscription::subscribe(client, &self.0.name, group, &member);
-        Consuming::start(subscription.visibility(VISIBILITY), work)
+        let subscription = Subscription::subscribe(client, group, &member, &[&self.0.name]);
+        let subscription = subscription.expect("everything has a name");
+        Consuming::start(subscription.with_visibility(VISIBILITY), work)
     }
 }
