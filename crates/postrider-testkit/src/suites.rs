@@ -7,6 +7,8 @@
 //! run at the same time.
 
 pub mod broker;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub mod inbox;
 pub mod numbered;
 pub mod pipeline;
 pub mod sink;
