@@ -92,7 +92,13 @@ pub struct PostgresqlGuide;
 pub struct LogTailingGuide;
 
 /// The guide to tests, too.
-#[cfg(all(doctest, feature = "derive", feature = "rusqlite", feature = "testing"))]
+#[cfg(all(
+    doctest,
+    feature = "derive",
+    feature = "rusqlite",
+    feature = "sqlx-postgres",
+    feature = "testing"
+))]
 #[doc = include_str!("../../../docs/guides/testing.md")]
 pub struct TestingGuide;
 

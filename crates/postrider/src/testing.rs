@@ -3,7 +3,7 @@
 //!
 //! ```
 //! use postrider::testing::{MemoryDatabase, assert_published, drain_twice};
-//! use postrider::{Claim, Event, Inbox, Outbox, WriteError};
+//! use postrider::{Claim, Event, Inbox, Outbox};
 //!
 //! let mut database = MemoryDatabase::new();
 //! let mut tx = database.begin();
