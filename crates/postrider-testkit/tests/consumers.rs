@@ -26,6 +26,6 @@ fn main() -> ExitCode {
     all.extend(trials(consumer::cases(), consumers::redis::backend()));
     #[cfg(not(feature = "redis"))]
     all.push(suites::not_built("redis", "redis"));
-    // stored
+    all.extend(trials(consumer::cases(), consumers::stored::backend()));
     suites::run_at_once(CASES_AT_ONCE, all)
 }

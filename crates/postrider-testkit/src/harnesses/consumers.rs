@@ -8,7 +8,7 @@ pub mod nats;
 pub mod rabbitmq;
 #[cfg(feature = "redis")]
 pub mod redis;
-// pub mod stored;
+pub mod stored;
 
 use std::sync::Arc;
 

@@ -63,7 +63,7 @@ impl InboxTransaction for rusqlite::Transaction<'_> {
         revive(self.savepoint(), consumer, event_id).map_err(in_table(INBOX_MESSAGES_TABLE))
     }
 
-    fn prune<'t>(&'t mut self, older_than: SystemTime, limit: u32) -> Result<u64, WriteError> {
+    fn prune(&mut self, older_than: SystemTime, limit: u32) -> Result<u64, WriteError> {
         prune(self, older_than, limit)
     }
 }
@@ -114,7 +114,7 @@ impl InboxTransaction for Savepoint<'_> {
         revive(self.savepoint(), consumer, event_id).map_err(in_table(INBOX_MESSAGES_TABLE))
     }
 
-    fn prune<'t>(&'t mut self, older_than: SystemTime, limit: u32) -> Result<u64, WriteError> {
+    fn prune(&mut self, older_than: SystemTime, limit: u32) -> Result<u64, WriteError> {
         prune(self, older_than, limit)
     }
 }

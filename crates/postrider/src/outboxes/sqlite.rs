@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use crate::error::WriteError;
 use crate::event::Event;
-use crate::schema::TableName;
+use crate::schema::{INBOX_TABLE, TableName};
 use crate::timestamp;
 
 /// A violated UNIQUE constraint (<https://sqlite.org/rescode.html#constraint_unique>).
@@ -80,10 +80,13 @@ pub(crate) fn write_error(
     {
         return WriteError::Duplicate { id };
     }
-    if message.contains(&format!("no such table: {table}"))
-        || message.contains(&format!("table {table} has no column"))
-    {
-        return WriteError::NotMigrated { table: table.to_owned(), source };
+    // A call about something else of the inbox looks at claims, too.
+    for table in [table, INBOX_TABLE] {
+        if message.contains(&format!("no such table: {table}"))
+            || message.contains(&format!("table {table} has no column"))
+        {
+            return WriteError::NotMigrated { table: table.to_owned(), source };
+        }
     }
     WriteError::Database { source }
 }

@@ -62,6 +62,6 @@ impl TestTopic for Stored {
 
     fn consume(&self, group: &str, work: Work) -> Consuming {
         let subscription = Subscription::subscribe(self.pool.clone(), group);
-        Consuming::start(subscription.visibility(VISIBILITY), work)
+        Consuming::start(subscription.with_visibility(VISIBILITY), work)
     }
 }

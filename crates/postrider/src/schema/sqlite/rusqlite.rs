@@ -189,6 +189,21 @@ mod tests {
     }
 
     #[test]
+    fn a_consumer_has_a_name() {
+        let mut conn = Connection::open_in_memory().unwrap();
+        migrate(&mut conn, &TableName::default()).unwrap();
+        for (consumer, is_taken) in [("'billing'", true), ("''", false), ("NULL", false)] {
+            for row in [
+                format!("inbox (consumer, event_id) VALUES ({consumer}, 'x')"),
+                format!("inbox_versions VALUES ({consumer}, 'Order', '42', 1)"),
+            ] {
+                let inserted = conn.execute(&format!("INSERT INTO {row}"), []);
+                assert_eq!(inserted.is_ok(), is_taken, "{row}");
+            }
+        }
+    }
+
+    #[test]
     fn the_printed_script_leaves_nothing_pending() {
         let conn = Connection::open_in_memory().unwrap();
         let outbox = TableName::new("it's mine").unwrap();
