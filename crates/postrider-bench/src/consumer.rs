@@ -54,9 +54,8 @@ pub(crate) fn run() -> Outcome<bool> {
 }
 
 async fn measure() -> Outcome<bool> {
-    let variable = |name: &str| {
-        std::env::var(name).map_err(|_| format!("{name} is not set: run it by cargo"))
-    };
+    let variable =
+        |name: &str| std::env::var(name).map_err(|_| format!("{name} is not set: run it by cargo"));
     let kafka = variable("POSTRIDER_TEST_KAFKA")?;
     let pool = database(&variable("POSTRIDER_TEST_POSTGRES")?).await?;
     publish(&kafka).await?;
@@ -94,7 +93,8 @@ async fn measure() -> Outcome<bool> {
 /// A database of its own, with balances and an inbox.
 async fn database(server: &str) -> Outcome<PgPool> {
     let mut admin = PgConnection::connect(server).await?;
-    let recreate = [format!("DROP DATABASE IF EXISTS {DATABASE}"), format!("CREATE DATABASE {DATABASE}")];
+    let recreate =
+        [format!("DROP DATABASE IF EXISTS {DATABASE}"), format!("CREATE DATABASE {DATABASE}")];
     for statement in recreate {
         admin.execute(AssertSqlSafe(statement)).await?;
     }
@@ -117,7 +117,8 @@ async fn publish(kafka: &str) -> Outcome<()> {
     let mut config = ClientConfig::new();
     config.set("bootstrap.servers", servers(kafka));
     let admin: rdkafka::admin::AdminClient<_> = config.create()?;
-    let options = rdkafka::admin::AdminOptions::new().operation_timeout(Some(Duration::from_secs(30)));
+    let options =
+        rdkafka::admin::AdminOptions::new().operation_timeout(Some(Duration::from_secs(30)));
     let _ = admin.delete_topics(&[TOPIC], &options).await?;
     let options_text = "create_missing = true\npartitions = 3\nreplication_factor = 1";
     let spec = SinkSpec { options: options_text.parse()?, ..SinkSpec::new(kafka) };

@@ -178,9 +178,11 @@ impl Parts<'_> {
         let aggregate_type = if aggregate_type.is_empty() { UNKNOWN } else { aggregate_type };
         let key = self.aggregate_id.or(incoming.key.as_deref()).filter(|key| !key.is_empty());
         // Without a key it stands in no order.
-        let mut event = Event::builder(aggregate_type, key.unwrap_or(self.id), self.event_type)
-            .id(id)
-            .payload(self.payload, self.content_type.unwrap_or(postrider::event::CONTENT_TYPE_JSON));
+        let mut event =
+            Event::builder(aggregate_type, key.unwrap_or(self.id), self.event_type).id(id).payload(
+                self.payload,
+                self.content_type.unwrap_or(postrider::event::CONTENT_TYPE_JSON),
+            );
         if let Some(version) = self.version {
             event = event.version(version.parse().map_err(|_| bad("version", version))?);
         }
@@ -256,7 +258,8 @@ impl<'i> Document<'i> {
         use base64::Engine as _;
         if let Some(text) = &self.data_base64 {
             let decoded = base64::engine::general_purpose::STANDARD.decode(text);
-            let bad = |_| Undecodable::BadValue { name: "data_base64", value: cut(text, 80).into() };
+            let bad =
+                |_| Undecodable::BadValue { name: "data_base64", value: cut(text, 80).into() };
             return decoded.map(Bytes::from).map_err(bad);
         }
         let Some(data) = self.data else { return Ok(Bytes::new()) };

@@ -86,19 +86,22 @@ impl<Tx: 'static> Handlers<Tx> {
         E: EventType + DeserializeOwned + Send + 'static,
         F: for<'t> Fn(&'t mut Tx, Delivered<E>) -> Handling<'t> + Send + Sync + 'static,
     {
-        let handler: Handler<Tx> = Box::new(move |tx, event, sequence| {
-            match serde_json::from_slice::<E>(event.payload()) {
-                Ok(payload) => handler(tx, Delivered { payload, event: event.clone(), sequence }),
-                Err(error) => {
-                    let rejected = Rejected(format!(
-                        "the payload is no {} of version {}: {error}",
-                        E::EVENT_TYPE,
-                        E::EVENT_VERSION
-                    ));
-                    Box::pin(std::future::ready(Err(rejected.into())))
+        let handler: Handler<Tx> =
+            Box::new(move |tx, event, sequence| {
+                match serde_json::from_slice::<E>(event.payload()) {
+                    Ok(payload) => {
+                        handler(tx, Delivered { payload, event: event.clone(), sequence })
+                    }
+                    Err(error) => {
+                        let rejected = Rejected(format!(
+                            "the payload is no {} of version {}: {error}",
+                            E::EVENT_TYPE,
+                            E::EVENT_VERSION
+                        ));
+                        Box::pin(std::future::ready(Err(rejected.into())))
+                    }
                 }
-            }
-        });
+            });
         self.by_version.insert((E::EVENT_TYPE, E::EVENT_VERSION), handler);
         self.types.insert(E::EVENT_TYPE);
     }

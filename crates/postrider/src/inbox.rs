@@ -272,7 +272,7 @@ impl Inbox {
         }
     }
 
-    /// Removes claims of all consumers that were made before `older_than`, at most `limit` of
+    /// Removes claims of a consumer that were made before `older_than`, at most `limit` of
     /// them, and answers how many. An event that is delivered again afterwards counts as new, so
     /// keep claims longer than the broker keeps events.
     ///
@@ -282,10 +282,14 @@ impl Inbox {
     pub fn prune<'t, Tx: InboxTransaction>(
         &self,
         tx: &'t mut Tx,
+        consumer: &'t str,
         older_than: SystemTime,
         limit: u32,
     ) -> Tx::Written<'t, u64> {
-        tx.prune(older_than, limit)
+        match check_consumer(consumer) {
+            Ok(()) => tx.prune(consumer, older_than, limit),
+            Err(invalid) => Tx::answer(Err(invalid)),
+        }
     }
 }
 

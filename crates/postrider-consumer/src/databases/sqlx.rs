@@ -61,10 +61,7 @@ macro_rules! database {
                 older_than: SystemTime,
                 limit: u32,
             ) -> Answer<'t, u64> {
-                {
-                    let _ = consumer;
-                    InboxTransaction::prune(tx, older_than, limit)
-                }
+                InboxTransaction::prune(tx, consumer, older_than, limit)
             }
         }
     };

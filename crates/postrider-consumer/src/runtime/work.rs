@@ -31,7 +31,8 @@ pub(super) async fn work<D: Database, H>(
 ) -> Vec<Ended<H>> {
     let events: Vec<&Event> =
         batch.iter().flat_map(|(_, items)| items).map(|item| &item.event).collect();
-    let is_decodable = batch.iter().flat_map(|(_, items)| items).all(|item| item.undecodable.is_none());
+    let is_decodable =
+        batch.iter().flat_map(|(_, items)| items).all(|item| item.undecodable.is_none());
     if is_decodable && events.len() > 1 && processor.process(&events).await.is_ok() {
         let done = |(key, items): (Key, Vec<Item<H>>)| Ended {
             key,

@@ -26,7 +26,8 @@ use crate::subscription::{Incoming, Received, Subscription, SubscriptionError};
 /// How long a question to the cluster may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// What the subscription itself decides.
-const OWN: [(&str, &str); 2] = [("enable.auto.commit", "true"), ("enable.auto.offset.store", "false")];
+const OWN: [(&str, &str); 2] =
+    [("enable.auto.commit", "true"), ("enable.auto.offset.store", "false")];
 /// What holds unless the application says otherwise.
 const DEFAULTS: [(&str, &str); 3] = [
     ("allow.auto.create.topics", "false"),
@@ -74,7 +75,9 @@ impl Kafka {
         let mut config = config;
         for (name, value) in OWN {
             if config.get(name).is_some_and(|given| given != value) {
-                let message = format!("{name} must be {value}: an offset counts as done with only after its events; leave it out");
+                let message = format!(
+                    "{name} must be {value}: an offset counts as done with only after its events; leave it out"
+                );
                 return Err(SubscriptionError::mistake(message));
             }
             config.set(name, value);
@@ -117,7 +120,10 @@ impl Kafka {
                 )
             }
             Some(RDKafkaErrorCode::TopicAuthorizationFailed) => {
-                format!("no permission to read {}; allow the operation Read", self.topics.join(", "))
+                format!(
+                    "no permission to read {}; allow the operation Read",
+                    self.topics.join(", ")
+                )
             }
             Some(RDKafkaErrorCode::GroupAuthorizationFailed) => {
                 let group = self.config.get("group.id").unwrap_or_default();
@@ -178,7 +184,8 @@ impl Subscription for Kafka {
 
     async fn acknowledge(&self, handles: Vec<KafkaHandle>) -> Result<(), SubscriptionError> {
         let mut stored = TopicPartitionList::new();
-        let done = handles.iter().map(|handle| (&handle.partition, handle.offset, handle.assignment));
+        let done =
+            handles.iter().map(|handle| (&handle.partition, handle.offset, handle.assignment));
         for ((topic, partition), offset) in self.positions().done(done) {
             // Fails only if the partition is there twice.
             let _ = stored.add_partition_offset(&topic, partition, Offset::Offset(offset));

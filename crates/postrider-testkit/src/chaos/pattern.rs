@@ -33,9 +33,9 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 pub use self::broker::Broker;
+use self::plan::Blow;
 pub use self::plan::{Plan, Victim};
 pub use self::stage::Programs;
-use self::plan::Blow;
 use self::stage::Stage;
 use self::standing::Standing;
 
@@ -69,7 +69,8 @@ impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { plan, events, kills, pauses, duplicates, lost_commits, took } = self;
         let Plan { broker, orders, seed, .. } = plan;
-        let kills: Vec<_> = kills.iter().map(|(victim, count)| format!("{victim} {count}")).collect();
+        let kills: Vec<_> =
+            kills.iter().map(|(victim, count)| format!("{victim} {count}")).collect();
         write!(f, "{broker}, seed {seed}: {orders} orders in {events} events; ")?;
         write!(f, "killed: {}; {pauses} pauses; ", kills.join(", "))?;
         write!(f, "{duplicates} duplicates, {lost_commits} lost commits; {} s", took.as_secs())

@@ -57,7 +57,12 @@ pub trait OpenInbox {
     /// Makes dead events alive.
     async fn revive(&mut self, consumer: &str, event_id: Option<Uuid>) -> Result<u64, WriteError>;
     /// Removes old claims.
-    async fn prune(&mut self, older_than: SystemTime, limit: u32) -> Result<u64, WriteError>;
+    async fn prune(
+        &mut self,
+        consumer: &str,
+        older_than: SystemTime,
+        limit: u32,
+    ) -> Result<u64, WriteError>;
     /// Runs a statement that every database understands.
     async fn execute(&mut self, sql: &str);
     /// Ends the transaction.

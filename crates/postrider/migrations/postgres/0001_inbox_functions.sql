@@ -153,20 +153,23 @@ BEGIN
 END
 $$;
 
--- Removes claims that are older, at most so many at a time, and answers how many. Keep them for
+-- Removes a consumer's claims that are older, at most so many at a time, and answers how many. Keep them for
 -- longer than an event may be delivered again.
-CREATE OR REPLACE FUNCTION inbox_prune(older_than interval, batch integer DEFAULT 10000) RETURNS bigint
+CREATE OR REPLACE FUNCTION inbox_prune(consumer text, older_than interval, batch integer DEFAULT 10000)
+RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
     pruned bigint;
 BEGIN
-    IF $1 IS NULL OR coalesce($2, -1) < 0 THEN
-        RAISE EXCEPTION 'nothing was pruned: %', CASE WHEN $1 IS NULL THEN 'older_than is NULL'
+    IF coalesce($1, '') = '' OR $2 IS NULL OR coalesce($3, -1) < 0 THEN
+        RAISE EXCEPTION 'nothing was pruned: %', CASE WHEN coalesce($1, '') = '' THEN 'consumer is empty'
+            WHEN $2 IS NULL THEN 'older_than is NULL'
             ELSE 'batch is not a number from 0' END USING ERRCODE = 'check_violation';
     END IF;
     -- In the order of places, in which two sessions do not wait for each other in a circle.
     DELETE FROM inbox WHERE ctid = ANY(ARRAY(
-        SELECT i.ctid FROM inbox AS i WHERE i.processed_at < clock_timestamp() - $1 LIMIT $2));
+        SELECT i.ctid FROM inbox AS i
+            WHERE i.consumer = $1 AND i.processed_at < clock_timestamp() - $2 LIMIT $3));
     GET DIAGNOSTICS pruned = ROW_COUNT;
     RETURN pruned;
 END

@@ -68,7 +68,12 @@ pub trait InboxTransaction: Transaction {
         event_id: Option<Uuid>,
     ) -> Self::Written<'t, u64>;
 
-    /// Removes claims of all consumers that were made before `older_than`, at most `limit` of
+    /// Removes claims of a consumer that were made before `older_than`, at most `limit` of
     /// them. Answers how many.
-    fn prune<'t>(&'t mut self, older_than: SystemTime, limit: u32) -> Self::Written<'t, u64>;
+    fn prune<'t>(
+        &'t mut self,
+        consumer: &'t str,
+        older_than: SystemTime,
+        limit: u32,
+    ) -> Self::Written<'t, u64>;
 }

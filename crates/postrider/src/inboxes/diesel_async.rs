@@ -152,10 +152,16 @@ impl InboxTransaction for AsyncPgConnection {
         })
     }
 
-    fn prune<'t>(&'t mut self, older_than: SystemTime, limit: u32) -> Self::Written<'t, u64> {
+    fn prune<'t>(
+        &'t mut self,
+        consumer: &'t str,
+        older_than: SystemTime,
+        limit: u32,
+    ) -> Self::Written<'t, u64> {
         Box::pin(async move {
             check_in_transaction(self)?;
             let prune = sql_query(PRUNE)
+                .bind::<Text, _>(consumer)
                 .bind::<Text, _>(time(older_than))
                 .bind::<BigInt, _>(i64::from(limit));
             let pruned = prune.execute(self).await.map_err(in_table(INBOX_TABLE))?;

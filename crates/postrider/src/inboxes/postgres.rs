@@ -33,7 +33,7 @@ pub(super) const REVIVE: &str = "SELECT inbox_revive($1, $2) AS answer";
 
 /// Of a time and a number. The function of that name takes an age and not a time.
 pub(super) const PRUNE: &str = "DELETE FROM inbox WHERE ctid = ANY(ARRAY(\
-     SELECT ctid FROM inbox WHERE processed_at < $1::timestamptz LIMIT $2))";
+     SELECT ctid FROM inbox WHERE consumer = $1 AND processed_at < $2::timestamptz LIMIT $3))";
 
 /// A number of attempts as the server has it.
 pub(super) fn attempts_of(attempts: u32) -> i32 {

@@ -63,8 +63,13 @@ impl InboxTransaction for rusqlite::Transaction<'_> {
         revive(self.savepoint(), consumer, event_id).map_err(in_table(INBOX_MESSAGES_TABLE))
     }
 
-    fn prune(&mut self, older_than: SystemTime, limit: u32) -> Result<u64, WriteError> {
-        prune(self, older_than, limit)
+    fn prune(
+        &mut self,
+        consumer: &str,
+        older_than: SystemTime,
+        limit: u32,
+    ) -> Result<u64, WriteError> {
+        prune(self, consumer, older_than, limit)
     }
 }
 
@@ -114,8 +119,13 @@ impl InboxTransaction for Savepoint<'_> {
         revive(self.savepoint(), consumer, event_id).map_err(in_table(INBOX_MESSAGES_TABLE))
     }
 
-    fn prune(&mut self, older_than: SystemTime, limit: u32) -> Result<u64, WriteError> {
-        prune(self, older_than, limit)
+    fn prune(
+        &mut self,
+        consumer: &str,
+        older_than: SystemTime,
+        limit: u32,
+    ) -> Result<u64, WriteError> {
+        prune(self, consumer, older_than, limit)
     }
 }
 
@@ -234,8 +244,13 @@ fn revive(
     Ok(revived)
 }
 
-fn prune(conn: &Connection, older_than: SystemTime, limit: u32) -> Result<u64, WriteError> {
-    let pruned = execute(conn, PRUNE, params![timestamp::to_text(older_than), limit]);
+fn prune(
+    conn: &Connection,
+    consumer: &str,
+    older_than: SystemTime,
+    limit: u32,
+) -> Result<u64, WriteError> {
+    let pruned = execute(conn, PRUNE, params![consumer, timestamp::to_text(older_than), limit]);
     pruned.map_err(in_table(INBOX_TABLE))
 }
 

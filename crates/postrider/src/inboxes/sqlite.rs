@@ -58,7 +58,7 @@ pub(super) const REVIVE: &str = "UPDATE inbox_messages SET dead = false, attempt
 
 /// Of a time and a number.
 pub(super) const PRUNE: &str = "DELETE FROM inbox WHERE (consumer, event_id) IN \
-     (SELECT consumer, event_id FROM inbox WHERE processed_at < ?1 LIMIT ?2)";
+     (SELECT consumer, event_id FROM inbox WHERE consumer = ?1 AND processed_at < ?2 LIMIT ?3)";
 
 /// Ids as [`INSERT_CLAIMS`] has them.
 pub(super) fn as_json(event_ids: &[Uuid]) -> String {

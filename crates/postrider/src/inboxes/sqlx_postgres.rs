@@ -121,9 +121,14 @@ impl InboxTransaction for sqlx::Transaction<'_, Postgres> {
         })
     }
 
-    fn prune<'t>(&'t mut self, older_than: SystemTime, limit: u32) -> Self::Written<'t, u64> {
+    fn prune<'t>(
+        &'t mut self,
+        consumer: &'t str,
+        older_than: SystemTime,
+        limit: u32,
+    ) -> Self::Written<'t, u64> {
         Box::pin(async move {
-            let prune = query(PRUNE).bind(time(older_than)).bind(i64::from(limit));
+            let prune = query(PRUNE).bind(consumer).bind(time(older_than)).bind(i64::from(limit));
             let pruned = prune.execute(&mut **self).await.map_err(in_table(INBOX_TABLE))?;
             Ok(pruned.rows_affected())
         })

@@ -89,9 +89,15 @@ impl InboxTransaction for sqlx::Transaction<'_, Sqlite> {
         })
     }
 
-    fn prune<'t>(&'t mut self, older_than: SystemTime, limit: u32) -> Self::Written<'t, u64> {
+    fn prune<'t>(
+        &'t mut self,
+        consumer: &'t str,
+        older_than: SystemTime,
+        limit: u32,
+    ) -> Self::Written<'t, u64> {
         Box::pin(async move {
-            let prune = sqlx::query(PRUNE).bind(timestamp::to_text(older_than)).bind(limit);
+            let prune =
+                sqlx::query(PRUNE).bind(consumer).bind(timestamp::to_text(older_than)).bind(limit);
             let pruned = prune.execute(&mut **self).await.map_err(in_table(INBOX_TABLE))?;
             Ok(pruned.rows_affected())
         })

@@ -96,10 +96,18 @@ impl InboxTransaction for tokio_postgres::Transaction<'_> {
         })
     }
 
-    fn prune<'t>(&'t mut self, older_than: SystemTime, limit: u32) -> Self::Written<'t, u64> {
+    fn prune<'t>(
+        &'t mut self,
+        consumer: &'t str,
+        older_than: SystemTime,
+        limit: u32,
+    ) -> Self::Written<'t, u64> {
         Box::pin(async move {
-            let params: [Param<'_>; 2] =
-                [(&time(older_than), Type::TEXT), (&i64::from(limit), Type::INT8)];
+            let params: [Param<'_>; 3] = [
+                (&consumer, Type::TEXT),
+                (&time(older_than), Type::TEXT),
+                (&i64::from(limit), Type::INT8),
+            ];
             let pruned = self.execute_typed(PRUNE, &params).await;
             pruned.map_err(in_table(INBOX_TABLE))
         })

@@ -144,10 +144,10 @@ macro_rules! transcript {
 
         let mut tx = $begin;
         let later = SystemTime::now() + Duration::from_secs(60);
-        note(&mut seen, inbox.prune(&mut tx, SystemTime::UNIX_EPOCH, 100));
-        note(&mut seen, inbox.prune(&mut tx, later, 2));
-        note(&mut seen, inbox.prune(&mut tx, later, 100));
-        note(&mut seen, inbox.prune(&mut tx, later, 100));
+        note(&mut seen, inbox.prune(&mut tx, "a", SystemTime::UNIX_EPOCH, 100));
+        note(&mut seen, inbox.prune(&mut tx, "a", later, 2));
+        note(&mut seen, inbox.prune(&mut tx, "a", later, 100));
+        note(&mut seen, inbox.prune(&mut tx, "a", later, 100));
         note(&mut seen, inbox.once(&mut tx, "a", one.id()));
         note(&mut seen, inbox.store(&mut tx, "a", &two));
         tx.commit().unwrap();

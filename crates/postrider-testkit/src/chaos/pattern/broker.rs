@@ -7,9 +7,7 @@ use std::str::FromStr;
 use async_nats::jetstream;
 use uuid::Uuid;
 
-use super::orders::{
-    INVOICES_STREAM, INVOICES_TOPIC, InvoiceClosed, ORDERS_STREAM, ORDERS_TOPIC,
-};
+use super::orders::{INVOICES_STREAM, INVOICES_TOPIC, InvoiceClosed, ORDERS_STREAM, ORDERS_TOPIC};
 use crate::servers::{kafka, nats};
 
 /// So many partitions have the orders.

@@ -17,7 +17,8 @@ type Row = (i64, i64, String, i64);
 
 const ORDERS: &str = "SELECT id, cents, paid, step, is_open FROM orders ORDER BY id";
 const STEPS: &str = "SELECT event_id, order_id, step, kind, cents FROM steps";
-const ACCOUNTS: &str = "SELECT order_id, cents, paid, step, is_open FROM accounts ORDER BY order_id";
+const ACCOUNTS: &str =
+    "SELECT order_id, cents, paid, step, is_open FROM accounts ORDER BY order_id";
 const BOOK: &str =
     "SELECT event_id, order_id, step, kind, cents, step_before FROM book ORDER BY number";
 const KEPT: &str = "SELECT count(*) FROM inbox_messages";
@@ -63,7 +64,10 @@ pub(super) async fn wrongs(stage: &Stage, plan: &Plan) -> Result<Vec<String>, sq
     Ok(wrongs)
 }
 
-async fn accounts(pool: &PgPool, query: &'static str) -> Result<BTreeMap<i64, Account>, sqlx::Error> {
+async fn accounts(
+    pool: &PgPool,
+    query: &'static str,
+) -> Result<BTreeMap<i64, Account>, sqlx::Error> {
     let rows = sqlx::query_as(query).fetch_all(pool).await?.into_iter();
     let account = |(id, cents, paid, step, is_open)| (id, (cents, paid, step, is_open));
     Ok(rows.map(account).collect())
@@ -119,7 +123,8 @@ async fn compare_book(
         match times.get(id).copied().unwrap_or(0) {
             1 => {}
             times => {
-                wrongs.push(format!("order {order}: step {step} ({kind}) was applied {times} times"));
+                wrongs
+                    .push(format!("order {order}: step {step} ({kind}) was applied {times} times"));
             }
         }
     }

@@ -51,10 +51,11 @@ macro_rules! open_inbox {
 
             async fn prune(
                 &mut self,
+                consumer: &str,
                 older_than: std::time::SystemTime,
                 limit: u32,
             ) -> Result<u64, WriteError> {
-                Inbox::new().prune(self.tx(), older_than, limit)$($wait)*
+                Inbox::new().prune(self.tx(), consumer, older_than, limit)$($wait)*
             }
 
             async fn execute(&mut self, sql: &str) {

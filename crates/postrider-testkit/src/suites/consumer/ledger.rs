@@ -70,7 +70,8 @@ impl Ledger {
     /// Holds the book against what was published: each event once, those of an account in order,
     /// and the totals are their sums.
     pub async fn check(&self, consumer: &str, published: &[Event]) {
-        let sql = "SELECT event_id, account, number FROM book WHERE consumer = $1 ORDER BY position";
+        let sql =
+            "SELECT event_id, account, number FROM book WHERE consumer = $1 ORDER BY position";
         let rows = sqlx::query(sql).bind(consumer).fetch_all(&self.pool).await;
         let rows = rows.expect("the book can be read");
         let mut seen: HashMap<Uuid, usize> = HashMap::new();

@@ -166,7 +166,7 @@ async fn claims_are_pruned_by_their_age(schema: Schema) {
         ("older_than => '1 hour', batch => 100", 4),
         ("'1 hour'", 0),
     ] {
-        let prune = format!("SELECT inbox_prune({arguments})");
+        let prune = format!("SELECT inbox_prune('billing', {arguments})");
         assert_eq!(value::<i64>(&client, &prune).await, expected, "{prune}");
     }
     assert_eq!(value::<i64>(&client, "SELECT count(*) FROM inbox").await, 1);
@@ -203,9 +203,9 @@ async fn what_cannot_be_kept_is_refused(schema: Schema) {
         ("inbox_advance('billing', 'Order', '42', -1)", CHECK_VIOLATION),
         ("inbox_advance('billing', NULL, '42', 1)", NOT_NULL_VIOLATION),
         ("inbox_store('billing', NULL, 'Order', '42', 'A', '')", NOT_NULL_VIOLATION),
-        ("inbox_prune(NULL)", CHECK_VIOLATION),
-        ("inbox_prune('1 day', -1)", CHECK_VIOLATION),
-        ("inbox_prune('1 day', NULL)", CHECK_VIOLATION),
+        ("inbox_prune('billing', NULL)", CHECK_VIOLATION),
+        ("inbox_prune('billing', '1 day', -1)", CHECK_VIOLATION),
+        ("inbox_prune('billing', '1 day', NULL)", CHECK_VIOLATION),
     ] {
         assert_eq!(refused(&client, &format!("SELECT {call}")).await.0, code, "{call}");
     }
@@ -232,7 +232,7 @@ async fn the_functions_find_their_tables(schema: Schema) {
         format!("inbox_store({})", message(id)),
         format!("inbox_bury({}, 'no stock', 3)", message(id)),
         "inbox_revive('billing')".to_owned(),
-        "inbox_prune('1 day')".to_owned(),
+        "inbox_prune('billing', '1 day')".to_owned(),
     ] {
         run(&client, &format!("SELECT \"{name}\".{call}")).await;
     }

@@ -54,8 +54,13 @@ impl InboxTransaction for MemoryTransaction {
         self.0.run(|statement| statement.revive(consumer, event_id))
     }
 
-    fn prune(&mut self, older_than: SystemTime, limit: u32) -> Result<u64, WriteError> {
-        self.0.run(|statement| Ok(statement.prune(older_than, limit)))
+    fn prune(
+        &mut self,
+        consumer: &str,
+        older_than: SystemTime,
+        limit: u32,
+    ) -> Result<u64, WriteError> {
+        self.0.run(|statement| Ok(statement.prune(consumer, older_than, limit)))
     }
 }
 
@@ -99,7 +104,12 @@ impl InboxTransaction for AsyncMemoryTransaction {
         self.0.awaited(move |statement| statement.revive(consumer, event_id))
     }
 
-    fn prune<'t>(&'t mut self, older_than: SystemTime, limit: u32) -> Answer<'t, u64> {
-        self.0.awaited(move |statement| Ok(statement.prune(older_than, limit)))
+    fn prune<'t>(
+        &'t mut self,
+        consumer: &'t str,
+        older_than: SystemTime,
+        limit: u32,
+    ) -> Answer<'t, u64> {
+        self.0.awaited(move |statement| Ok(statement.prune(consumer, older_than, limit)))
     }
 }

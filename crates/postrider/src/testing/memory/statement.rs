@@ -125,14 +125,16 @@ impl Statement<'_> {
     }
 
     /// Claims that another transaction is about to change are left alone.
-    pub(super) fn prune(&mut self, older_than: SystemTime, limit: u32) -> u64 {
+    pub(super) fn prune(&mut self, consumer: &str, older_than: SystemTime, limit: u32) -> u64 {
         let own = self.own.claims.iter().filter_map(|(consumed, at)| Some((consumed, (*at)?)));
         let committed = self.state.tables.claims.iter().map(|(consumed, at)| (consumed, *at));
         let untouched = committed.filter(|(consumed, _)| !self.own.claims.contains_key(*consumed));
         let mut old: Vec<(SystemTime, Consumed)> = own
             .chain(untouched)
             .filter(|(consumed, at)| {
-                *at < older_than && self.free(&claim_row(&consumed.0, consumed.1)).is_ok()
+                consumed.0 == consumer
+                    && *at < older_than
+                    && self.free(&claim_row(&consumed.0, consumed.1)).is_ok()
             })
             .map(|(consumed, at)| (at, consumed.clone()))
             .collect();

@@ -74,7 +74,7 @@ async fn a_writer_writes_and_nothing_else(schema: Schema) {
             "SELECT inbox_advance('billing', 'Order', '42', 1)",
             "SELECT inbox_store('billing', gen_random_uuid(), 'Order', '42', 'A', '')",
             "SELECT inbox_revive('billing')",
-            "SELECT inbox_prune('1 day')",
+            "SELECT inbox_prune('billing', '1 day')",
             "UPDATE outbox SET payload = ''",
             "DELETE FROM outbox",
             "DELETE FROM inbox",
@@ -149,7 +149,7 @@ async fn a_consumer_has_what_the_inbox_needs(schema: Schema) {
     inbox.bury(&mut tx, consumer, &three, "no stock", 3).await.expect("it can be buried");
     assert_eq!(inbox.revive(&mut tx, consumer, None).await.expect("it can be revived"), 1);
     let later = SystemTime::now() + Duration::from_secs(60);
-    assert_eq!(inbox.prune(&mut tx, later, 10).await.expect("claims can be removed"), 2);
+    assert_eq!(inbox.prune(&mut tx, consumer, later, 10).await.expect("claims can be removed"), 2);
     tx.commit().await.expect("the transaction can be committed");
     for statement in [
         "SELECT event_id FROM inbox_messages WHERE NOT dead FOR UPDATE SKIP LOCKED",
@@ -158,7 +158,7 @@ async fn a_consumer_has_what_the_inbox_needs(schema: Schema) {
         "DELETE FROM inbox_versions",
         "SELECT * FROM inbox",
         "SELECT inbox_accept('billing', gen_random_uuid())",
-        "SELECT inbox_prune('1 day')",
+        "SELECT inbox_prune('billing', '1 day')",
         "SELECT * FROM postrider_migrations",
     ] {
         run(&client, statement).await;
@@ -199,7 +199,7 @@ async fn a_relay_has_what_relaying_needs(schema: Schema) {
         "DELETE FROM outbox_claims",
         "DELETE FROM outbox",
         "DELETE FROM inbox WHERE processed_at < now()",
-        "SELECT inbox_prune('1 day')",
+        "SELECT inbox_prune('billing', '1 day')",
         "SELECT * FROM outbox_messages",
         "SELECT * FROM postrider_migrations",
         "SELECT system_identifier FROM pg_control_system()",
