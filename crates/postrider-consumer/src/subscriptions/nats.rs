@@ -13,7 +13,7 @@ mod durable;
 mod incoming;
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_nats::Subject;
 use async_nats::jetstream::consumer::PullConsumer;
@@ -32,6 +32,8 @@ use crate::subscription::{Received, Subscription, SubscriptionError};
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a request for messages waits at the server.
 const EXPIRES: Duration = Duration::from_secs(5);
+/// How much later the server's answer may come. The client waits for 5 s.
+const LATE: Duration = Duration::from_secs(3);
 /// How often it is looked whether the server still has the request.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 const ACK_WAIT: Duration = Duration::from_secs(30);
@@ -58,8 +60,16 @@ struct Pulling {
     /// What was asked for last. It is kept until all of it has come: what is under way to somebody
     /// who no longer listens would come again only after `ack_wait`.
     batch: Option<Batch>,
-    /// How often the client had connected when the batch was asked for.
+    asked_at: Option<Instant>,
+    /// How often the client had connected then.
     connects: u64,
+}
+
+impl Pulling {
+    /// Whether the server has not even said that there is nothing: it does not know the consumer.
+    fn is_unanswered(&self) -> bool {
+        self.asked_at.is_some_and(|at| at.elapsed() > EXPIRES + LATE)
+    }
 }
 
 impl Nats {
@@ -115,6 +125,7 @@ impl Nats {
         };
         let expires = Some(config.max_expires).filter(|limit| !limit.is_zero());
         let expires = expires.map_or(EXPIRES, |limit| limit.min(EXPIRES));
+        pulling.asked_at = Some(Instant::now());
         pulling.connects = self.connects();
         let asked = consumer.batch().max_messages(max).expires(expires).messages();
         pulling.batch = Some(asked.await.map_err(unanswered)?);
@@ -184,7 +195,12 @@ impl Subscription for Nats {
                     return Err(SubscriptionError::new(message, error));
                 }
                 // All of it has come, or nothing within the time.
-                Ok(None) => pulling.batch = None,
+                Ok(None) => {
+                    pulling.batch = None;
+                    if pulling.is_unanswered() {
+                        pulling.consumer = None;
+                    }
+                }
                 // A server that was connected to since knows nothing of the request.
                 Err(_) if pulling.connects != self.connects() => pulling.batch = None,
                 Err(_) => {}

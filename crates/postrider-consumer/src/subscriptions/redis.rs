@@ -123,7 +123,7 @@ impl Redis {
     async fn open(&self) -> Result<Reading, SubscriptionError> {
         let mut connection = self.connect().await?;
         for stream in &self.streams {
-            let made = connection.send_packed_command(&self.group.create(stream)).await;
+            let made = self.group.create(stream).exec_async(&mut connection).await;
             if let Err(error) = made
                 && error.code() != Some("BUSYGROUP")
             {
@@ -286,7 +286,7 @@ impl std::fmt::Debug for Redis {
 }
 
 async fn ask(reading: &mut Reading, command: &Cmd) -> Result<Value, SubscriptionError> {
-    reading.connection.send_packed_command(command).await.map_err(failed)
+    command.query_async(&mut reading.connection).await.map_err(failed)
 }
 
 /// The first that is not read to its end.
