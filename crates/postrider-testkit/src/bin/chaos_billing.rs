@@ -19,7 +19,7 @@ use postrider_testkit::chaos::pattern::orders::{
     CONSUMER, InvoiceClosed, Kind, ORDERS_STREAM, ORDERS_TOPIC, OrderPaid, OrderPlaced,
     OrderRefunded, OrderShipped, Step,
 };
-use postrider_testkit::servers::kafka::brokers;
+use postrider_testkit::servers::address;
 use rdkafka::ClientConfig;
 use serde::de::DeserializeOwned;
 use sqlx::postgres::PgPoolOptions;
@@ -76,7 +76,7 @@ async fn main() -> ExitCode {
 
 async fn kafka(database: &str, broker: &str) -> Result<(), Failure> {
     let mut config = ClientConfig::new();
-    config.set("bootstrap.servers", brokers(broker)).set("group.id", CONSUMER);
+    config.set("bootstrap.servers", address(broker)).set("group.id", CONSUMER);
     for (name, value) in SESSION {
         config.set(name, value);
     }
@@ -87,7 +87,11 @@ async fn kafka(database: &str, broker: &str) -> Result<(), Failure> {
 /// A message that was under way to a killed process comes after later ones: they are refused until
 /// then.
 async fn nats(database: &str, broker: &str) -> Result<(), Failure> {
-    let client = ConnectOptions::new().retry_on_initial_connect().connect(broker).await?;
+    let account = broker.split_once("://").and_then(|(_, rest)| rest.split_once('@'));
+    let account = account.and_then(|(account, _)| account.split_once(':'));
+    let (user, password) = account.ok_or("the broker's URL has no user and password")?;
+    let options = ConnectOptions::new().user_and_password(user.to_owned(), password.to_owned());
+    let client = options.retry_on_initial_connect().connect(address(broker)).await?;
     let orders = Nats::subscribe(jetstream::new(client), ORDERS_STREAM, CONSUMER);
     let orders = orders.filter_subjects(&[ORDERS_TOPIC]).ack_wait(ACK_WAIT);
     let consumer = Consumer::new(CONSUMER, pool(database), orders);
@@ -112,7 +116,7 @@ async fn run<S: Subscription>(consumer: Consumer<PgPool, S>) -> Result<(), Failu
     let consumer = on::<OrderPlaced, _>(consumer.retry(RETRY));
     let consumer = on::<OrderRefunded, _>(on::<OrderPaid, _>(consumer));
     let consumer = on::<OrderShipped, _>(consumer);
-    let ended = consumer.run(async { drop(terminated.recv().await) }).await;
+    let ended = consumer.run(async { terminated.recv().await.unwrap_or_default() }).await;
     telling.abort();
     eprintln!("{}", counted(&metrics));
     Ok(ended?)
