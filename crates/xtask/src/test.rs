@@ -1,4 +1,4 @@
-//! Everything that must pass, in order, up to the first failure.
+//! Everything that must pass, in order, up to the first step that fails.
 //!
 //! Most of the time goes into building dependencies, and each other set of features builds some
 //! of them anew. So all that can be is done with all features, and what needs a set of its own
@@ -15,8 +15,8 @@ use crate::services::{self, postgres::OTHERS};
 const WHOLE: [&str; 4] = [
     "fmt --all --check",
     "clippy --workspace --all-targets --all-features -- -D warnings",
-    // Doctests too.
-    "test --workspace --all-features",
+    // Doctests too. One failure hides no other.
+    "test --workspace --all-features --no-fail-fast",
     // What `cargo demo` builds.
     "clippy --package postrider-cli --no-default-features --features demo -- -D warnings",
 ];

@@ -38,7 +38,7 @@ pub use options::Options;
 const CALLS_MAX: usize = 4;
 /// Times [`CALLS_MAX`], it stays below the 10,000 messages that a stream lets wait before it
 /// turns more away (its `max_buffered_msgs`).
-const BATCH_EVENTS_MAX: usize = 1000;
+const BATCH_EVENTS_MAX: usize = 1024;
 /// Confirmed well within the time that a call has, even by a slow server.
 const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
 

@@ -38,8 +38,9 @@ mod publishing;
 
 pub use options::{Auth, Options};
 
-/// More at a time are not faster.
-const BATCH_EVENTS_MAX: usize = 1000;
+/// A server confirms after it has written to disk, a few times a second: two connections have the
+/// window under way.
+const BATCH_EVENTS_MAX: usize = 2048;
 /// Confirmed well within the time that a call has, even by a slow server.
 const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// More exchanges than that are not remembered.

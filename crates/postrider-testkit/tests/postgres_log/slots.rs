@@ -210,8 +210,8 @@ async fn a_gap_in_the_publication_reorders_nothing() {
             let _ = bank.connect().await.batch_execute(&step).await;
             bank.change_often(1, 1).await;
         }
-        bank.check(&line.target, 0).await;
-        line.finish().await;
+        // What was under way when a gap was noticed comes again.
+        line.finish_after(2).await;
     }
 }
 
@@ -223,8 +223,8 @@ async fn a_publication_is_healed_while_nothing_is_written() {
         let (bank, line) = looked_after().await;
         bank.run(&named(&bank, step).await).await;
         bank.change_often(2, 1).await;
-        bank.check(&line.target, 0).await;
-        line.finish().await;
+        // What was under way when the gap was noticed comes again.
+        line.finish_after(1).await;
     }
 }
 

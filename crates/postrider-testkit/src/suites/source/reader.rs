@@ -7,6 +7,8 @@ use postrider_relay::source::{
     BatchLimit, Record, Resume, Settled, Settlement, Source, SourceError, SourceErrorKind, Verdict,
 };
 
+use tokio::time::Instant;
+
 use super::{Connection, TestOutbox};
 use crate::suites::numbered;
 use crate::suites::waiting::{turns, within};
@@ -15,6 +17,8 @@ use crate::suites::waiting::{turns, within};
 const EVENTS_MAX: usize = 10_000;
 /// How long a read waits in vain before there is taken to be nothing.
 const NOTHING_AFTER: Duration = Duration::from_millis(30);
+/// After this time what is pending is not due yet.
+const OVERDUE_AFTER: Duration = Duration::from_secs(2);
 
 /// A source that is connected and has been told where it left off.
 pub(super) struct Reader {
@@ -122,13 +126,20 @@ impl Reader {
     /// Delivers everything there is, batch by batch, and answers the numbers in that order.
     pub(super) async fn drain(&self) -> Vec<u32> {
         let mut delivered = Vec::new();
+        let mut came_at = Instant::now();
         loop {
             let batch = self.batch(EVENTS_MAX, NOTHING_AFTER).await;
+            // On a busy machine what is there may take a while to come.
+            let is_over = async || came_at.elapsed() > OVERDUE_AFTER || !self.pending().await;
             if batch.is_empty() {
-                return delivered;
+                if is_over().await {
+                    return delivered;
+                }
+                continue;
             }
             delivered.extend(numbered::numbers(&batch));
             self.deliver(&batch).await;
+            came_at = Instant::now();
         }
     }
 
