@@ -2,7 +2,10 @@
 //!
 //! Attributes of CloudEvents are percent-encoded by their NATS binding, and decoded here.
 
+use std::borrow::Cow;
+
 use async_nats::Message;
+use percent_encoding::percent_decode_str;
 
 use crate::subscription::Incoming;
 
@@ -41,24 +44,10 @@ fn value_of(name: &str, value: &str) -> String {
     if is_encoded { percent_decoded(value) } else { value.to_owned() }
 }
 
-/// `%XY` becomes a byte. What is no such encoding, or of no text, stays as it is.
+/// What is no encoding, or that of no text, stays as it is.
 fn percent_decoded(text: &str) -> String {
-    let mut decoded = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, after @ ..] = rest {
-        let digit = |at: usize| after.get(at).and_then(|byte| char::from(*byte).to_digit(16));
-        match (first, digit(0), digit(1)) {
-            (b'%', Some(high), Some(low)) => {
-                decoded.push((high * 16 + low) as u8);
-                rest = &after[2..];
-            }
-            _ => {
-                decoded.push(*first);
-                rest = after;
-            }
-        }
-    }
-    String::from_utf8(decoded).unwrap_or_else(|_| text.to_owned())
+    let decoded = percent_decode_str(text).decode_utf8();
+    decoded.map_or_else(|_| text.to_owned(), Cow::into_owned)
 }
 
 #[cfg(test)]

@@ -109,7 +109,9 @@ mod tests {
 
     fn delivery(tag: u64, properties: BasicProperties, headers: &[(&str, AMQPValue)]) -> Delivery {
         let mut table = FieldTable::default();
-        headers.iter().for_each(|(name, value)| table.insert((*name).into(), value.clone()));
+        for (name, value) in headers {
+            table.insert((*name).into(), value.clone());
+        }
         let mut delivery = Delivery::mock(tag, "orders".into(), "42".into(), false, b"{}".into());
         delivery.properties = properties.with_headers(table);
         delivery

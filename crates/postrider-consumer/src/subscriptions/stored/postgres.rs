@@ -65,12 +65,12 @@ RETURNING m.position, m.event_id, m.aggregate_type, m.aggregate_id, m.event_type
     m.payload, m.content_type, m.headers::text AS headers, m.topic,
     (extract(epoch FROM m.occurred_at) * 1000000)::bigint AS occurred_at";
 
-/// Of consumer and event ids.
+/// Of consumer and event ids. `EXISTS` might read the whole inbox.
 const REMOVE: &str = "\
 DELETE FROM inbox_messages AS m
 WHERE m.consumer = $1 AND m.event_id = ANY($2) AND NOT m.dead
-    AND (m.due_at > statement_timestamp() OR EXISTS (
-        SELECT FROM inbox AS i WHERE i.consumer = m.consumer AND i.event_id = m.event_id))";
+    AND (m.due_at > statement_timestamp() OR coalesce((
+        SELECT true FROM inbox AS i WHERE i.consumer = $1 AND i.event_id = m.event_id), false))";
 
 /// Of consumer, event ids and seconds. What is being removed in this moment is passed over.
 const SET_DUE: &str = "\

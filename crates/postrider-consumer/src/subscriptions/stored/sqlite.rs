@@ -14,17 +14,28 @@ use uuid::Uuid;
 use super::table::{Head, Key, Look, Message, Table, failed};
 use crate::subscription::SubscriptionError;
 
-/// Of consumer, the last key of before, how many keys and due ones to look at, and the time.
+/// Of consumer, the last key of before, how many keys and due ones to look at, and the time. The
+/// next key is looked for first in the same aggregate type: by a comparison of pairs, SQLite would
+/// pass the messages of a key one by one.
 const LOOK: &str = "\
 WITH RECURSIVE head (position, keys, due) AS (
-    SELECT (SELECT f.position FROM inbox_messages AS f
-        WHERE f.consumer = ?1 AND NOT f.dead AND (f.aggregate_type, f.aggregate_id) > (?2, ?3)
-        ORDER BY f.aggregate_type, f.aggregate_id, f.position LIMIT 1), 1, 0
+    SELECT coalesce((
+            SELECT f.position FROM inbox_messages AS f
+            WHERE f.consumer = ?1 AND NOT f.dead AND f.aggregate_type = ?2 AND f.aggregate_id > ?3
+            ORDER BY f.aggregate_id, f.position LIMIT 1), (
+            SELECT f.position FROM inbox_messages AS f
+            WHERE f.consumer = ?1 AND NOT f.dead AND f.aggregate_type > ?2
+            ORDER BY f.aggregate_type, f.aggregate_id, f.position LIMIT 1)),
+        1, 0
     UNION ALL
-    SELECT (SELECT n.position FROM inbox_messages AS n
-        WHERE n.consumer = ?1 AND NOT n.dead
-            AND (n.aggregate_type, n.aggregate_id) > (m.aggregate_type, m.aggregate_id)
-        ORDER BY n.aggregate_type, n.aggregate_id, n.position LIMIT 1),
+    SELECT coalesce((
+            SELECT n.position FROM inbox_messages AS n
+            WHERE n.consumer = ?1 AND NOT n.dead AND n.aggregate_type = m.aggregate_type
+                AND n.aggregate_id > m.aggregate_id
+            ORDER BY n.aggregate_id, n.position LIMIT 1), (
+            SELECT n.position FROM inbox_messages AS n
+            WHERE n.consumer = ?1 AND NOT n.dead AND n.aggregate_type > m.aggregate_type
+            ORDER BY n.aggregate_type, n.aggregate_id, n.position LIMIT 1)),
         h.keys + 1, h.due + (m.due_at <= ?6)
     FROM head AS h CROSS JOIN inbox_messages AS m ON m.position = h.position
     WHERE h.keys < ?4 AND h.due + (m.due_at <= ?6) < ?5
