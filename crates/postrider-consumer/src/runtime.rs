@@ -214,14 +214,13 @@ impl<D: Database, S: Subscription> Running<D, S> {
     /// Lets work that has begun end, and gives the rest back.
     async fn finish(&mut self) {
         let deadline = (Instant::now() + self.options.grace).into();
-        let unbegun = self.lanes.remove_if(|_| true);
-        let _ = timeout_at(deadline, self.subscription.release(unbegun)).await;
         while let Ok(Some(ended)) = timeout_at(deadline, self.workers.join_next_with_id()).await {
             if let Ok(ended) = ended {
                 self.take_back(ended);
             }
         }
         self.workers.abort_all();
+        // All at once, so that those of one key come again in their order.
         let left = self.lanes.remove_if(|_| true);
         let _ = timeout_at(deadline, self.subscription.release(left)).await;
     }

@@ -55,6 +55,10 @@ pub struct Capabilities {
     pub has_visibility: bool,
     /// The relay publishes to it.
     pub is_relayed: bool,
+    /// Several members of a group keep the order of a key: each has keys of its own.
+    pub keeps_order_in_group: bool,
+    /// What is published twice is delivered twice.
+    pub repeats: bool,
 }
 
 /// A topic, and the database of its consumers.

@@ -16,7 +16,12 @@ use crate::servers::kafka::{brokers, make_topic, url};
 use crate::suites::Backend;
 use crate::suites::consumer::{Capabilities, Consuming, Subject, TestTopic, Work};
 
-const CAPABILITIES: Capabilities = Capabilities { has_visibility: false, is_relayed: true };
+const CAPABILITIES: Capabilities = Capabilities {
+    has_visibility: false,
+    is_relayed: true,
+    keeps_order_in_group: true,
+    repeats: true,
+};
 
 /// Kafka.
 pub fn backend() -> Backend<Subject, Capabilities> {

@@ -14,7 +14,12 @@ use crate::servers::nats::{Stream, shared};
 use crate::suites::Backend;
 use crate::suites::consumer::{Capabilities, Consuming, Subject, TestTopic, Work};
 
-const CAPABILITIES: Capabilities = Capabilities { has_visibility: true, is_relayed: true };
+const CAPABILITIES: Capabilities = Capabilities {
+    has_visibility: true,
+    is_relayed: true,
+    keeps_order_in_group: false,
+    repeats: true,
+};
 /// So that a case need not wait long for what a consumer that was killed has left.
 const ACK_WAIT: Duration = Duration::from_secs(3);
 

@@ -14,7 +14,12 @@ use crate::servers::rabbitmq::{bind, connect, make_exchange, make_queue, shared,
 use crate::suites::Backend;
 use crate::suites::consumer::{Capabilities, Consuming, Subject, TestTopic, Work};
 
-const CAPABILITIES: Capabilities = Capabilities { has_visibility: false, is_relayed: true };
+const CAPABILITIES: Capabilities = Capabilities {
+    has_visibility: false,
+    is_relayed: true,
+    keeps_order_in_group: false,
+    repeats: true,
+};
 
 /// RabbitMQ, with quorum queues.
 pub fn backend() -> Backend<Subject, Capabilities> {

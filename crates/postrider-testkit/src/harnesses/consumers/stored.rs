@@ -12,7 +12,12 @@ use sqlx::PgPool;
 use crate::suites::consumer::{Capabilities, Consuming, Ledger, Subject, TestTopic, Work};
 use crate::suites::{Backend, Clock};
 
-const CAPABILITIES: Capabilities = Capabilities { has_visibility: true, is_relayed: false };
+const CAPABILITIES: Capabilities = Capabilities {
+    has_visibility: true,
+    is_relayed: false,
+    keeps_order_in_group: true,
+    repeats: false,
+};
 /// So that a case need not wait long for what a consumer that was killed has left.
 const VISIBILITY: Duration = Duration::from_secs(3);
 

@@ -62,7 +62,7 @@ async fn a_crash_after_the_commit_repeats_nothing(subject: Subject) {
     ledger.check("billing", &events).await;
 }
 
-/// G-03, G-08: 1 000 events, each delivered three times, by five workers that are killed.
+/// G-08: 1 000 events, each delivered three times, to five workers that are killed.
 async fn workers_that_are_killed_apply_each_event_once(subject: Subject) {
     let Subject { topic, ledger } = subject;
     topic.add_group("billing").await;
@@ -94,7 +94,10 @@ async fn workers_that_are_killed_apply_each_event_once(subject: Subject) {
         let counts = worker.stop().await;
         assert_eq!(counts.buried, 0, "{counts:?}");
     }
-    ledger.check("billing", &events).await;
+    ledger.check_effects("billing", &events).await;
+    if topic.capabilities().keeps_order_in_group {
+        ledger.check("billing", &events).await;
+    }
 }
 
 async fn a_stop_gives_back_what_has_not_begun(subject: Subject) {

@@ -16,7 +16,8 @@ pub(super) fn cases() -> Vec<Case<Subject, Capabilities>> {
     vec![
         case!(events_of_a_key_are_applied_in_order_and_others_beside_them),
         case!(two_consumers_of_an_event_both_apply_it),
-        case!(a_replay_changes_nothing),
+        case!(a_replay_changes_nothing)
+            .needing(|can| can.repeats, "what is stored twice is kept once"),
         case!(a_handler_publishes_in_its_transaction),
         case!(every_format_of_the_relay_is_understood)
             .needing(|can| can.is_relayed, "the relay does not publish there"),
@@ -102,7 +103,8 @@ async fn a_handler_publishes_in_its_transaction(subject: Subject) {
     });
     let consuming = topic.consume("billing", work);
     consuming.until("all are applied", |counts| counts.handled == 20).await;
-    consuming.until("all came again", |counts| counts.duplicates == 20).await;
+    let repeats = if topic.capabilities().repeats { 20 } else { 0 };
+    consuming.until("all came again", |counts| counts.duplicates == repeats).await;
     consuming.stop().await;
     let mut expected: Vec<_> = events.iter().map(Event::id).collect();
     expected.sort_unstable();

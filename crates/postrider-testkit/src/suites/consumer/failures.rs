@@ -37,7 +37,7 @@ async fn a_handler_that_fails_leaves_no_claim_and_is_tried_again(subject: Subjec
     });
     let consuming = topic.consume("billing", work);
     consuming.until("some have failed", |counts| counts.retries >= 6).await;
-    assert_eq!(ledger.claims("billing").await, ledger.count("billing").await);
+    assert!(ledger.claims_are_true("billing").await, "what failed has no claim");
     consuming.until("all are applied", |counts| counts.handled == 12).await;
     let counts = consuming.stop().await;
     assert_eq!(counts.buried, 0, "{counts:?}");
@@ -66,7 +66,8 @@ async fn a_poison_event_becomes_a_dead_letter_and_stops_nothing(subject: Subject
     assert_eq!(dead[0].payload, *poison.payload());
     // A redelivery does not wake it.
     topic.publish(&[poison]).await;
-    consuming.until("it is a duplicate", |counts| counts.duplicates == 1).await;
+    let repeats = u64::from(topic.capabilities().repeats);
+    consuming.until("it is a duplicate", |counts| counts.duplicates == repeats).await;
     consuming.stop().await;
     ledger.check("billing", &events).await;
 }

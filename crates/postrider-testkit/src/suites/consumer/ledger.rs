@@ -70,17 +70,29 @@ impl Ledger {
     /// Holds the book against what was published: each event once, those of an account in order,
     /// and the totals are their sums.
     pub async fn check(&self, consumer: &str, published: &[Event]) {
-        let sql =
-            "SELECT event_id, account, number FROM book WHERE consumer = $1 ORDER BY position";
+        self.check_order(consumer).await;
+        self.check_effects(consumer, published).await;
+    }
+
+    /// The payments of each account were written down in their order.
+    async fn check_order(&self, consumer: &str) {
+        let sql = "SELECT account, number FROM book WHERE consumer = $1 ORDER BY position";
         let rows = sqlx::query(sql).bind(consumer).fetch_all(&self.pool).await;
-        let rows = rows.expect("the book can be read");
-        let mut seen: HashMap<Uuid, usize> = HashMap::new();
         let mut last: HashMap<String, i64> = HashMap::new();
-        for row in &rows {
-            *seen.entry(row.get("event_id")).or_default() += 1;
+        for row in rows.expect("the book can be read") {
             let (account, number): (String, i64) = (row.get("account"), row.get("number"));
             let before = last.insert(account.clone(), number).unwrap_or(0);
             assert!(number > before, "{account}: {number} after {before}");
+        }
+    }
+
+    /// Each event was written down once, and the totals are their sums.
+    pub async fn check_effects(&self, consumer: &str, published: &[Event]) {
+        let sql = "SELECT event_id FROM book WHERE consumer = $1";
+        let rows = sqlx::query(sql).bind(consumer).fetch_all(&self.pool).await;
+        let mut seen: HashMap<Uuid, usize> = HashMap::new();
+        for row in rows.expect("the book can be read") {
+            *seen.entry(row.get("event_id")).or_default() += 1;
         }
         let mut sums: HashMap<String, i64> = HashMap::new();
         for event in published {
@@ -97,12 +109,14 @@ impl Ledger {
         assert_eq!(totals, sums);
     }
 
-    /// How many claims a consumer has.
-    pub async fn claims(&self, consumer: &str) -> usize {
-        let sql = "SELECT count(*) FROM inbox WHERE consumer = $1";
+    /// Whether a consumer has claimed what it has written down, and nothing else.
+    pub async fn claims_are_true(&self, consumer: &str) -> bool {
+        let sql = "SELECT (SELECT count(*) FROM inbox WHERE consumer = $1)
+                 = (SELECT count(*) FROM book WHERE consumer = $1)
+             AND NOT EXISTS (SELECT FROM inbox AS i WHERE i.consumer = $1 AND NOT EXISTS (
+                 SELECT FROM book AS b WHERE b.consumer = $1 AND b.event_id = i.event_id))";
         let row = sqlx::query(sql).bind(consumer).fetch_one(&self.pool).await;
-        let count: i64 = row.expect("the inbox can be read").get(0);
-        usize::try_from(count).expect("a count is not negative")
+        row.expect("the inbox can be read").get(0)
     }
 
     /// The dead letters of a consumer.
