@@ -12,27 +12,25 @@
 mod commands;
 mod entries;
 mod failure;
+mod reading;
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Cmd, Value};
+use redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue, Pipeline};
 
 use self::commands::Group;
-use self::entries::{Entry, Id};
+use self::entries::Id;
 use self::failure::failed;
+use self::reading::{CLAIM_EVERY_MAX, Reading};
 use crate::subscription::{Received, Subscription, SubscriptionError};
 
 /// How long the server may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
 const VISIBILITY: Duration = Duration::from_secs(30);
-/// The longest time between looks at what others have left lying. Reading waits no longer.
-const CLAIM_EVERY_MAX: Duration = Duration::from_secs(1);
-/// The most entries of one stream that are read at once.
-const COUNT_MAX: usize = 1024;
 
 /// A subscription to streams.
 pub struct Redis {
@@ -51,19 +49,6 @@ pub struct Redis {
 pub struct RedisHandle {
     stream: Arc<str>,
     id: Id,
-}
-
-/// What entries come by.
-struct Reading {
-    connection: MultiplexedConnection,
-    /// For each stream, how far the consumer's own entries of before were read, until all were.
-    own: Vec<Option<Id>>,
-    /// The same for the entries that others have left lying.
-    left: Vec<Option<Id>>,
-    /// When these are looked for again.
-    claim_at: Instant,
-    /// What was read and not received.
-    ready: VecDeque<Received<RedisHandle>>,
 }
 
 impl Redis {
@@ -119,83 +104,6 @@ impl Redis {
         made.map_err(failed)
     }
 
-    /// Connects for reading, and makes the groups that are missing.
-    async fn open(&self) -> Result<Reading, SubscriptionError> {
-        let mut connection = self.connect().await?;
-        for stream in &self.streams {
-            let made = self.group.create(stream).exec_async(&mut connection).await;
-            if let Err(error) = made
-                && error.code() != Some("BUSYGROUP")
-            {
-                return Err(failed(error));
-            }
-        }
-        Ok(Reading {
-            connection,
-            own: vec![Some(Id::MIN); self.streams.len()],
-            left: vec![None; self.streams.len()],
-            claim_at: Instant::now(),
-            ready: VecDeque::new(),
-        })
-    }
-
-    /// Reads once: what was the consumer's own before, what others have left lying, or what is new.
-    async fn read(&self, reading: &mut Reading, max: usize) -> Result<(), SubscriptionError> {
-        let count = (max / self.streams.len()).clamp(1, COUNT_MAX);
-        let now = Instant::now();
-        if let Some((index, after)) = first(&reading.own) {
-            let stream = &self.streams[index];
-            let answer = ask(reading, &self.group.read_own(stream, after, count)).await?;
-            let read = entries::of_read(answer).map_err(failed)?;
-            let entries: Vec<_> = read.into_iter().flat_map(|(_, entries)| entries).collect();
-            reading.own[index] = entries.last().map(|last| last.id);
-            return self.take_in(reading, stream, entries).await;
-        }
-        if let Some((index, from)) = first(&reading.left) {
-            let stream = &self.streams[index];
-            let claim = self.group.claim(stream, self.visibility, from, count);
-            let answer = ask(reading, &claim).await?;
-            let (next, entries) = entries::of_claim(answer).map_err(failed)?;
-            reading.left[index] = Some(next).filter(|next| *next != Id::MIN);
-            return self.take_in(reading, stream, entries).await;
-        }
-        if now >= reading.claim_at {
-            reading.claim_at = now + CLAIM_EVERY_MAX.min(self.visibility / 2);
-            reading.left.fill(Some(Id::MIN));
-            return Ok(());
-        }
-        let wait = reading.claim_at - now;
-        let answer = ask(reading, &self.group.read_new(&self.streams, wait, count)).await?;
-        for (stream, entries) in entries::of_read(answer).map_err(failed)? {
-            if let Some(stream) = self.streams.iter().find(|own| ***own == *stream) {
-                self.take_in(reading, stream, entries).await?;
-            }
-        }
-        Ok(())
-    }
-
-    async fn take_in(
-        &self,
-        reading: &mut Reading,
-        stream: &Arc<str>,
-        entries: Vec<Entry>,
-    ) -> Result<(), SubscriptionError> {
-        let mut removed = Vec::new();
-        for entry in entries {
-            let handle = RedisHandle { stream: Arc::clone(stream), id: entry.id };
-            match entry.into_incoming(stream) {
-                None => removed.push(handle.id),
-                Some(_) if self.under_way().contains(&handle) => {}
-                Some(incoming) => reading.ready.push_back(Received { handle, incoming }),
-            }
-        }
-        // Entries that were trimmed away are of no use to anybody.
-        for command in self.group.acknowledge(stream, &removed) {
-            ask(reading, &command).await?;
-        }
-        Ok(())
-    }
-
     /// Tells the server something about entries, with as few commands as there can be.
     async fn tell(
         &self,
@@ -213,15 +121,35 @@ impl Redis {
         if pipeline.is_empty() {
             return Ok(());
         }
+        self.ask(&pipeline).await
+    }
+
+    async fn ask<T: FromRedisValue>(&self, pipeline: &Pipeline) -> Result<T, SubscriptionError> {
         let mut connection = match &mut *self.telling.lock().await {
             Some(connection) => connection.clone(),
             empty => empty.insert(self.connect().await?).clone(),
         };
-        let told = pipeline.query_async::<()>(&mut connection).await;
-        if told.is_err() {
+        let answer = pipeline.query_async(&mut connection).await;
+        if answer.is_err() {
             *self.telling.lock().await = None;
         }
-        told.map_err(failed)
+        answer.map_err(failed)
+    }
+
+    /// Lets others take over at once what is left, also what came by a read that nobody waited for.
+    async fn release_all(&self) -> Result<(), SubscriptionError> {
+        let mut pipeline = redis::pipe();
+        for stream in &self.streams {
+            pipeline.add_command(self.group.pending(stream));
+        }
+        // Ids, consumers, milliseconds and deliveries.
+        let pending: Vec<Vec<(String, String, u64, u64)>> = self.ask(&pipeline).await?;
+        let mut handles = Vec::new();
+        for (stream, entries) in self.streams.iter().zip(pending) {
+            let ids = entries.iter().filter_map(|(id, ..)| Id::read(id.as_bytes()));
+            handles.extend(ids.map(|id| RedisHandle { stream: Arc::clone(stream), id }));
+        }
+        self.release(handles).await
     }
 }
 
@@ -241,19 +169,18 @@ impl Subscription for Redis {
         let mut place = self.reading.lock().await;
         let reading = match &mut *place {
             Some(reading) => reading,
-            empty => empty.insert(self.open().await?),
+            empty => empty.insert(Reading::open(self).await?),
         };
-        while reading.ready.is_empty() {
-            if let Err(error) = self.read(reading, max).await {
-                // What was read and not received is the consumer's own now.
+        match reading.read(self, max).await {
+            Ok(received) => {
+                self.under_way().extend(received.iter().map(|one| one.handle.clone()));
+                Ok(received)
+            }
+            Err(error) => {
                 *place = None;
-                return Err(error);
+                Err(error)
             }
         }
-        let count = reading.ready.len().min(max);
-        let received: Vec<_> = reading.ready.drain(..count).collect();
-        self.under_way().extend(received.iter().map(|one| one.handle.clone()));
-        Ok(received)
     }
 
     async fn acknowledge(&self, handles: Vec<RedisHandle>) -> Result<(), SubscriptionError> {
@@ -274,6 +201,8 @@ impl Subscription for Redis {
 
     async fn close(&self) {
         *self.reading.lock().await = None;
+        // Otherwise others take over after the visibility.
+        let _ = self.release_all().await;
         *self.telling.lock().await = None;
     }
 }
@@ -283,13 +212,4 @@ impl std::fmt::Debug for Redis {
         let mut shown = f.debug_struct("Redis");
         shown.field("group", &self.group).field("streams", &self.streams).finish_non_exhaustive()
     }
-}
-
-async fn ask(reading: &mut Reading, command: &Cmd) -> Result<Value, SubscriptionError> {
-    command.query_async(&mut reading.connection).await.map_err(failed)
-}
-
-/// The first that is not read to its end.
-fn first(progress: &[Option<Id>]) -> Option<(usize, Id)> {
-    progress.iter().enumerate().find_map(|(index, id)| Some((index, (*id)?)))
 }

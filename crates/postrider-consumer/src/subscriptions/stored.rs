@@ -19,14 +19,16 @@ mod postgres;
 mod sqlite;
 mod table;
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::{Mutex, Notify};
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use uuid::Uuid;
 
-use self::table::{Key, Look, Table, first_key};
+use self::table::{Key, Look, Message, Table, first_key};
 use crate::subscription::{Received, Subscription, SubscriptionError};
 
 const VISIBILITY: Duration = Duration::from_secs(60);
@@ -43,10 +45,18 @@ pub struct Stored<P> {
     pool: P,
     consumer: String,
     visibility: Duration,
-    /// The last key that was looked at.
-    after: Mutex<Key>,
+    place: Mutex<Place>,
     /// Something may have become the first of its key.
     removed: Notify,
+}
+
+struct Place {
+    /// The last key that was looked at.
+    after: Key,
+    /// What is being leased, whether somebody waits for it or not.
+    leasing: Option<JoinHandle<Result<Vec<Message>, SubscriptionError>>>,
+    /// What was leased and not received.
+    ready: VecDeque<Message>,
 }
 
 /// A message that was taken.
@@ -59,11 +69,12 @@ impl<P> Stored<P> {
     /// Reads what is [stored](postrider::Inbox::store) for the consumer of this name, which is the
     /// name that the [`Consumer`](crate::Consumer) has, too.
     pub fn subscribe(pool: P, consumer: &str) -> Self {
+        let place = Place { after: first_key(), leasing: None, ready: VecDeque::new() };
         Self {
             pool,
             consumer: consumer.to_owned(),
             visibility: VISIBILITY,
-            after: Mutex::new(first_key()),
+            place: Mutex::new(place),
             removed: Notify::new(),
         }
     }
@@ -77,45 +88,62 @@ impl<P> Stored<P> {
     }
 }
 
-impl<P: Table> Stored<P> {
+impl<P: Table + Clone> Stored<P> {
     /// Takes what is due, if there is any: goes from key to key, once around.
-    async fn take(
-        &self,
-        after: &mut Key,
-        max: usize,
-    ) -> Result<Vec<Received<StoredHandle>>, SubscriptionError> {
+    async fn take(&self, place: &mut Place, max: usize) -> Result<(), SubscriptionError> {
         let max = max.clamp(1, TAKEN_MAX);
-        let mut is_whole_round = *after == first_key();
+        let mut is_whole_round = place.after == first_key();
         loop {
-            let look = Look { after, keys_max: KEYS_MAX, due_max: max };
+            let look = Look { after: &place.after, keys_max: KEYS_MAX, due_max: max };
             let heads = self.pool.look(&self.consumer, look).await?;
-            let keys: Vec<_> =
-                heads.iter().filter(|head| head.is_due).map(|head| &head.key).collect();
-            let is_end = heads.len() < KEYS_MAX && keys.len() < max;
-            let taken = match max.checked_div(keys.len()) {
-                Some(of_key) => {
-                    self.pool.lease(&self.consumer, &keys, of_key, self.visibility).await?
-                }
-                None => Vec::new(),
-            };
-            *after = match heads.into_iter().next_back() {
-                Some(last) if !is_end => last.key,
-                _ => first_key(),
-            };
-            if !taken.is_empty() || (is_end && is_whole_round) {
-                let received = |message: table::Message| Received {
-                    handle: StoredHandle { event_id: message.event_id },
-                    incoming: message.into_incoming(&self.consumer),
-                };
-                return Ok(taken.into_iter().map(received).collect());
+            let count = heads.len();
+            let last = heads.last().map(|head| head.key.clone());
+            let due = heads.into_iter().filter(|head| head.is_due);
+            let keys: Vec<_> = due.map(|head| head.key).collect();
+            let is_end = count < KEYS_MAX && keys.len() < max;
+            place.after = last.filter(|_| !is_end).unwrap_or_else(first_key);
+            if let Some(of_key) = max.checked_div(keys.len()) {
+                place.leasing = Some(tokio::spawn(lease(
+                    self.pool.clone(),
+                    self.consumer.clone(),
+                    keys,
+                    of_key,
+                    self.visibility,
+                )));
+                place.leased().await?;
+            }
+            if !place.ready.is_empty() || (is_end && is_whole_round) {
+                return Ok(());
             }
             is_whole_round |= is_end;
         }
     }
 }
 
+impl Place {
+    /// Waits for what is being leased.
+    async fn leased(&mut self) -> Result<(), SubscriptionError> {
+        let Some(leasing) = &mut self.leasing else { return Ok(()) };
+        let leased = leasing.await;
+        self.leasing = None;
+        let ended = |error| SubscriptionError::new("the messages were not taken", error);
+        self.ready.extend(leased.map_err(ended)??);
+        Ok(())
+    }
+}
+
+async fn lease<P: Table>(
+    pool: P,
+    consumer: String,
+    keys: Vec<Key>,
+    of_key: usize,
+    visibility: Duration,
+) -> Result<Vec<Message>, SubscriptionError> {
+    pool.lease(&consumer, &keys, of_key, visibility).await
+}
+
 #[async_trait]
-impl<P: Table> Subscription for Stored<P> {
+impl<P: Table + Clone> Subscription for Stored<P> {
     type Handle = StoredHandle;
 
     fn name(&self) -> &'static str {
@@ -127,17 +155,21 @@ impl<P: Table> Subscription for Stored<P> {
     }
 
     async fn receive(&self, max: usize) -> Result<Vec<Received<StoredHandle>>, SubscriptionError> {
-        let mut after = self.after.lock().await;
+        let mut place = self.place.lock().await;
+        place.leased().await?;
         let mut pause = PAUSE_MIN;
-        loop {
-            let taken = self.take(&mut after, max).await?;
-            if !taken.is_empty() {
-                return Ok(taken);
-            }
-            if timeout(pause, self.removed.notified()).await.is_err() {
+        while place.ready.is_empty() {
+            self.take(&mut place, max).await?;
+            if place.ready.is_empty() && timeout(pause, self.removed.notified()).await.is_err() {
                 pause = (pause * 2).min(PAUSE_MAX);
             }
         }
+        let count = place.ready.len().min(max);
+        let received = |message: Message| Received {
+            handle: StoredHandle { event_id: message.event_id },
+            incoming: message.into_incoming(&self.consumer),
+        };
+        Ok(place.ready.drain(..count).map(received).collect())
     }
 
     async fn acknowledge(&self, handles: Vec<StoredHandle>) -> Result<(), SubscriptionError> {
@@ -152,6 +184,17 @@ impl<P: Table> Subscription for Stored<P> {
 
     async fn extend(&self, handles: &[StoredHandle]) -> Result<(), SubscriptionError> {
         self.pool.set_due(&self.consumer, &ids(handles), self.visibility).await
+    }
+
+    /// Gives back what was leased and not received.
+    async fn close(&self) {
+        let mut place = self.place.lock().await;
+        // Otherwise it is due after the visibility.
+        let _ = place.leased().await;
+        let left: Vec<_> = place.ready.drain(..).map(|message| message.event_id).collect();
+        if !left.is_empty() {
+            let _ = self.pool.set_due(&self.consumer, &left, Duration::ZERO).await;
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use postrider_consumer::Subscription as _;
 use postrider_consumer::subscriptions::Redis;
 use redis::aio::MultiplexedConnection;
 use redis::{Client, cmd};
+use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::{event, exercise, handles, headers, mistake, receive, receives_nothing, told};
@@ -72,6 +73,28 @@ async fn who_comes_back_begins_with_what_was_left() {
     drop(before);
     let after = stream.subscribe(&url(), "first").with_visibility(Duration::from_secs(60));
     assert_eq!(told(&receive(&after, 3).await), "a1 a3 a4");
+    stream.remove().await;
+}
+
+#[tokio::test]
+async fn a_call_that_nobody_waits_for_loses_nothing() {
+    let stream = Stream::make().await;
+    let redis = stream.subscribe(&url(), "first").with_visibility(Duration::from_secs(60));
+    let mut received = Vec::new();
+    for number in 1..=100 {
+        stream.publish(&event("a", number)).await;
+        if let Ok(some) = timeout(Duration::from_micros(200), redis.receive(9)).await {
+            received.extend(some.unwrap());
+        }
+    }
+    let count = received.len();
+    received.extend(receive(&redis, 100 - count).await);
+    let expected: Vec<_> = (1..=100).map(|number| format!("a{number}")).collect();
+    assert_eq!(told(&received), expected.join(" "));
+    // What is left goes to others at once.
+    redis.close().await;
+    let other = stream.subscribe(&url(), "second").with_visibility(Duration::from_secs(60));
+    assert_eq!(told(&receive(&other, 100).await), expected.join(" "));
     stream.remove().await;
 }
 

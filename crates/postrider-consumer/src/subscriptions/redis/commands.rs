@@ -62,6 +62,13 @@ impl Group {
         command
     }
 
+    /// Names what the consumer has, as much as it may have at once.
+    pub(super) fn pending(&self, stream: &str) -> Cmd {
+        let mut command = cmd("XPENDING");
+        command.arg(stream).arg(&self.name).arg("-").arg("+").arg(IDS_MAX).arg(&self.consumer);
+        command
+    }
+
     pub(super) fn acknowledge(&self, stream: &str, ids: &[Id]) -> Vec<Cmd> {
         let of = |ids: &[Id]| {
             let mut command = cmd("XACK");

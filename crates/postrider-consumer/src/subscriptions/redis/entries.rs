@@ -20,7 +20,7 @@ impl Id {
     /// Before all entries.
     pub(super) const MIN: Self = Self(0, 0);
 
-    fn read(text: &[u8]) -> Option<Self> {
+    pub(super) fn read(text: &[u8]) -> Option<Self> {
         let (milliseconds, number) = std::str::from_utf8(text).ok()?.split_once('-')?;
         Some(Self(milliseconds.parse().ok()?, number.parse().ok()?))
     }

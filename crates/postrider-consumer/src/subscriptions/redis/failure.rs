@@ -10,7 +10,7 @@ pub(super) fn failed(error: RedisError) -> SubscriptionError {
         Some("WRONGTYPE") => "one of the keys is there and no stream; name another one",
         Some("NOPERM") => {
             "no permission; allow the user of the streams +xgroup|create +xreadgroup +xautoclaim \
-             +xclaim +xack"
+             +xclaim +xpending +xack"
         }
         Some("ERR") if error.detail().is_some_and(|text| text.contains("unknown command")) => {
             "the server does not know the command; it takes Redis 6.2 or later"

@@ -101,7 +101,7 @@ impl Table for PgPool {
     async fn lease(
         &self,
         consumer: &str,
-        keys: &[&Key],
+        keys: &[Key],
         of_key: usize,
         visibility: Duration,
     ) -> Result<Vec<Message>, SubscriptionError> {

@@ -107,7 +107,7 @@ impl Table for SqlitePool {
     async fn lease(
         &self,
         consumer: &str,
-        keys: &[&Key],
+        keys: &[Key],
         of_key: usize,
         visibility: Duration,
     ) -> Result<Vec<Message>, SubscriptionError> {

@@ -30,7 +30,7 @@ pub trait Table: Send + Sync + 'static {
     async fn lease(
         &self,
         consumer: &str,
-        keys: &[&Key],
+        keys: &[Key],
         of_key: usize,
         visibility: Duration,
     ) -> Result<Vec<Message>, SubscriptionError>;
