@@ -69,7 +69,7 @@ impl TestTopic for Nats {
     }
 
     async fn relay(&self, event: Event, format: Format) {
-        super::relay(SinkSpec::new(&shared()), &self.0.subject("paid"), event, format).await;
+        super::relay(SinkSpec::new(shared()), &self.0.subject("paid"), event, format).await;
     }
 
     fn consume(&self, group: &str, work: Work) -> Consuming {

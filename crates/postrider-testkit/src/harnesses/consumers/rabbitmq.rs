@@ -90,7 +90,7 @@ impl TestTopic for RabbitMq {
     }
 
     async fn relay(&self, event: Event, format: Format) {
-        super::relay(SinkSpec::new(&shared()), &self.exchange, event, format).await;
+        super::relay(SinkSpec::new(shared()), &self.exchange, event, format).await;
     }
 
     fn consume(&self, group: &str, work: Work) -> Consuming {

@@ -70,7 +70,7 @@ impl TestTopic for Redis {
     async fn relay(&self, event: Event, format: Format) {
         let spec = SinkSpec {
             options: "create_missing = true".parse().expect("it is TOML"),
-            ..SinkSpec::new(&shared())
+            ..SinkSpec::new(shared())
         };
         super::relay(spec, &self.0.name, event, format).await;
     }
