@@ -101,10 +101,12 @@ impl<D: Database, S: Subscription> Running<D, S> {
         };
         let mut receiving = None;
         let mut is_away = false;
-        let extend_every = subscription.visibility().map(|visibility| visibility / 3);
         let mut tick_at = Instant::now() + LOST_EVERY;
-        let mut extend_at = extend_every.map(|every| Instant::now() + every);
+        let mut extended_at = Instant::now();
         loop {
+            // It may be known only after the broker was reached.
+            let extend_at =
+                subscription.visibility().map(|visibility| extended_at + visibility / 3);
             self.lanes.wake(Instant::now());
             self.start();
             let room = self.options.window.saturating_sub(self.lanes.count());
@@ -132,8 +134,8 @@ impl<D: Database, S: Subscription> Running<D, S> {
                         let subscription = &self.subscription;
                         self.lanes.remove_if(|handle| subscription.is_lost(handle));
                     }
-                    if let (Some(at), Some(every)) = (extend_at, extend_every) && now >= at {
-                        extend_at = Some(now + every);
+                    if extend_at.is_some_and(|at| now >= at) {
+                        extended_at = now;
                         self.extend();
                     }
                 }

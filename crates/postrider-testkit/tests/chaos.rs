@@ -32,7 +32,7 @@ async fn short(broker: Broker) {
     let _room = ROOM.lock().await;
     let plan = Plan::short(broker, seed());
     let summary = run(&plan, &programs()).await.unwrap_or_else(|error| panic!("{error}"));
-    println!("{summary}");
+    eprintln!("{summary}");
     for victim in Victim::PROCESSES {
         assert!(summary.kills[&victim] >= 3, "{victim} was not killed often enough");
     }
