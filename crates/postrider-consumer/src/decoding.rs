@@ -112,10 +112,8 @@ pub(crate) fn unknown(incoming: &Incoming) -> Event {
 }
 
 fn is_structured(incoming: &Incoming) -> bool {
-    let facts = Facts { headers: &incoming.headers };
-    // Where the facts are beside the body, it is the payload, whatever that is.
-    facts.header("postrider-id").is_none()
-        && facts.header("content-type").is_some_and(|text| text.trim().starts_with(STRUCTURED))
+    let content_type = Facts { headers: &incoming.headers }.header("content-type");
+    content_type.is_some_and(|text| text.trim().starts_with(STRUCTURED))
 }
 
 /// What a message says beside its body.

@@ -3,7 +3,7 @@
 //!
 //! The short rounds are part of every test run. `cargo xtask chaos` runs whole ones.
 
-#![allow(clippy::unwrap_used, reason = "it is all test code")]
+#![allow(clippy::print_stderr, clippy::unwrap_used, reason = "it is all test code")]
 
 use std::time::{Duration, Instant};
 
