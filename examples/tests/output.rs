@@ -35,6 +35,23 @@ orders: delivered 3, parked 0
 }
 
 #[test]
+fn test_your_service() {
+    assert_prints(
+        env!("CARGO_BIN_EXE_test_your_service"),
+        r#"three deliveries: 1 invoice
+an unknown customer: 1 delivered, 1 failed
+  failed: OrderPlaced of Order/1: {"order_id":1,"customer":"bob","cents":999}
+    FOREIGN KEY constraint failed
+the customer is known: 1 delivered, 0 failed
+no OrderBilled with {"cents":500,"order_id":1} was published
+published, in order:
+  1. OrderBilled of Invoice/1: {"order_id":1,"cents":999}
+       cents: expected 500, found 999
+"#,
+    );
+}
+
+#[test]
 fn write_events() {
     assert_prints(
         env!("CARGO_BIN_EXE_write_events"),

@@ -6,6 +6,7 @@
 #![allow(clippy::print_stderr, clippy::print_stdout, reason = "its results are what it prints")]
 
 mod brokers;
+mod consumer;
 mod memory;
 mod postgres;
 mod report;
@@ -21,7 +22,7 @@ use tempfile::TempDir;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const USAGE: &str = "\
-usage: postrider-bench memory|sqlite
+usage: postrider-bench consumer|memory|sqlite
        postrider-bench brokers [kafka|nats|rabbitmq|redelivery|redis]
        postrider-bench postgres [drain|latency|kept|writers|log|large]";
 
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
             Some(broker) => brokers::run(Some(broker)),
             None => return not_understood(),
         },
+        ["consumer"] => consumer::run(),
         ["memory"] => memory::run(),
         ["postgres"] => postgres::run(None),
         ["postgres", part] => match postgres::Part::from_name(part) {

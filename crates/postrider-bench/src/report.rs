@@ -35,6 +35,7 @@ pub(crate) enum Target {
 /// The parts of `docs/benchmarks.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Section {
+    Consumer,
     Kafka,
     Memory,
     Nats,
@@ -52,7 +53,8 @@ pub(crate) enum Section {
 
 impl Section {
     #[cfg(test)]
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 14] = [
+        Self::Consumer,
         Self::Kafka,
         Self::Memory,
         Self::Nats,
@@ -70,6 +72,7 @@ impl Section {
 
     fn name(self) -> &'static str {
         match self {
+            Self::Consumer => "consumer",
             Self::Kafka => "kafka",
             Self::Memory => "memory",
             Self::Nats => "nats",

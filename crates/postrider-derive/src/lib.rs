@@ -72,6 +72,12 @@ fn expand(mut input: DeriveInput) -> syn::Result<TokenStream> {
                     .build()
             }
         }
+
+        #[automatically_derived]
+        impl #impl_generics ::postrider::EventType for #name #type_generics #where_clause {
+            const EVENT_TYPE: &'static str = #event_type;
+            const EVENT_VERSION: u32 = #version;
+        }
     })
 }
 

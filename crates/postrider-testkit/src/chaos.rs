@@ -7,6 +7,8 @@
 //! [`Target`] has taken. [`Bank::check`] holds the one against the other.
 
 mod bank;
+#[cfg(feature = "pattern")]
+pub mod pattern;
 mod process;
 mod running;
 mod target;

@@ -4,6 +4,8 @@
 //! `tests/writers.rs`.
 
 pub mod brokers;
+#[cfg(feature = "postgres")]
+pub mod consumers;
 pub mod sinks;
 pub mod sources;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]

@@ -7,6 +7,10 @@
 //! run at the same time.
 
 pub mod broker;
+#[cfg(feature = "postgres")]
+pub mod consumer;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub mod inbox;
 pub mod numbered;
 pub mod pipeline;
 pub mod sink;

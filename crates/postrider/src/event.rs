@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use crate::timestamp;
 
-/// Longest `aggregate_type`, `event_type` and `topic`, in bytes.
+/// Longest `aggregate_type`, `event_type`, `topic` and name of a consumer, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
 /// Longest `aggregate_id`, in bytes.
 pub const AGGREGATE_ID_BYTES_MAX: usize = 1024;
@@ -189,6 +189,24 @@ impl<T: ToEvent + ?Sized> ToEvent for &T {
     }
 }
 
+/// The type and the version of the events that a Rust type is the payload of: how a consumer finds
+/// the handler of an event. `#[derive(Event)]` implements it, too.
+///
+/// ```
+/// #[derive(serde::Deserialize)]
+/// struct OrderPaid { cents: u64 }
+///
+/// impl postrider::EventType for OrderPaid {
+///     const EVENT_TYPE: &'static str = "OrderPaid";
+/// }
+/// ```
+pub trait EventType {
+    /// What happened, such as `OrderPaid`.
+    const EVENT_TYPE: &'static str;
+    /// The version of the payload's shape.
+    const EVENT_VERSION: u32 = 1;
+}
+
 /// Collects the parts of an [`Event`]; [`build`](Self::build) checks them.
 #[derive(Clone, Debug)]
 #[must_use = "an event builder does nothing until it is built"]
@@ -324,6 +342,12 @@ pub enum InvalidEvent {
     /// Versions count from 1.
     #[error("event_version is 0; versions start at 1")]
     VersionZero,
+    /// A version is higher than databases can keep.
+    #[error("the version {version} is over 9223372036854775807; number events from 1")]
+    VersionTooHigh {
+        /// The version.
+        version: u64,
+    },
     /// The payload could not be written as JSON.
     #[error("the payload cannot be serialized as JSON: {reason}")]
     Unserializable {
@@ -333,12 +357,11 @@ pub enum InvalidEvent {
 }
 
 fn check(event: &Event) -> Result<(), InvalidEvent> {
-    check_text("aggregate_type", &event.key.aggregate_type, NAME_BYTES_MAX)?;
-    check_text("aggregate_id", &event.key.aggregate_id, AGGREGATE_ID_BYTES_MAX)?;
-    check_text("event_type", &event.event_type, NAME_BYTES_MAX)?;
-    check_text("content_type", &event.content_type, NAME_BYTES_MAX)?;
+    check_key(&event.key)?;
+    check_name("event_type", &event.event_type)?;
+    check_name("content_type", &event.content_type)?;
     if let Some(topic) = &event.topic {
-        check_text("topic", topic, NAME_BYTES_MAX)?;
+        check_name("topic", topic)?;
     }
     if event.event_version == 0 {
         return Err(InvalidEvent::VersionZero);
@@ -351,10 +374,19 @@ fn check(event: &Event) -> Result<(), InvalidEvent> {
     }
     check_length("headers", headers_bytes(&event.headers), HEADERS_BYTES_MAX)?;
     for (name, value) in &event.headers {
-        check_text("a header name", name, NAME_BYTES_MAX)?;
+        check_name("a header name", name)?;
         check_characters("a header value", value)?;
     }
     Ok(())
+}
+
+pub(crate) fn check_key(key: &Key) -> Result<(), InvalidEvent> {
+    check_name("aggregate_type", &key.aggregate_type)?;
+    check_text("aggregate_id", &key.aggregate_id, AGGREGATE_ID_BYTES_MAX)
+}
+
+pub(crate) fn check_name(field: &'static str, name: &str) -> Result<(), InvalidEvent> {
+    check_text(field, name, NAME_BYTES_MAX)
 }
 
 fn check_text(field: &'static str, text: &str, bytes_max: usize) -> Result<(), InvalidEvent> {

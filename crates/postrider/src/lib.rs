@@ -36,6 +36,7 @@
 //! | `rusqlite` | transactions of rusqlite |
 //! | `sqlx-postgres` | transactions of sqlx on PostgreSQL; with `.await` |
 //! | `sqlx-sqlite` | transactions of sqlx on SQLite; with `.await` |
+//! | `testing` | for an application's own tests: a database in memory, assertions, deliveries |
 //! | `tokio-postgres` | transactions of tokio-postgres; with `.await` |
 //!
 //! Another client joins by implementing [`Transaction`] and [`InboxTransaction`].
@@ -53,16 +54,18 @@ mod inboxes;
 pub mod outbox;
 mod outboxes;
 pub mod schema;
+#[cfg(feature = "testing")]
+pub mod testing;
 pub mod timestamp;
 #[cfg(feature = "opentelemetry")]
 mod trace_context;
 
 pub use commit::{LostCommit, Outcome};
 pub use error::{ServerError, WriteError};
-pub use event::{Event, EventBuilder, InvalidEvent, Key, ToEvent};
+pub use event::{Event, EventBuilder, EventType, InvalidEvent, Key, ToEvent};
 pub use events::Events;
 pub use hint::HintSender;
-pub use inbox::{Claim, Inbox, InboxTransaction};
+pub use inbox::{Claim, Inbox, InboxTransaction, Sequence};
 pub use outbox::{Begin, LogTransaction, Outbox, Transaction};
 #[cfg(feature = "derive")]
 pub use postrider_derive::Event;
@@ -87,6 +90,17 @@ pub struct PostgresqlGuide;
 #[cfg(all(doctest, feature = "derive", feature = "sqlx-postgres"))]
 #[doc = include_str!("../../../docs/guides/log-tailing.md")]
 pub struct LogTailingGuide;
+
+/// The guide to tests, too.
+#[cfg(all(
+    doctest,
+    feature = "derive",
+    feature = "rusqlite",
+    feature = "sqlx-postgres",
+    feature = "testing"
+))]
+#[doc = include_str!("../../../docs/guides/testing.md")]
+pub struct TestingGuide;
 
 /// What the derive macro refers to; not for use.
 #[doc(hidden)]

@@ -2,7 +2,8 @@
 //!
 //! An outbox is one table with side tables named after it (`outbox_failures`,
 //! `outbox_checkpoints` and, in PostgreSQL, `outbox_leases`, `outbox_claims` and
-//! `outbox_messages`). Each change of them is a numbered [`Migration`]; which of them a database
+//! `outbox_messages`). All outboxes share the inbox: `inbox`, `inbox_versions` and
+//! `inbox_messages`. Each change of them is a numbered [`Migration`]; which of them a database
 //! has is written down in its table `postrider_migrations`.
 
 #[cfg(any(feature = "rusqlite", feature = "tokio-postgres"))]
@@ -29,6 +30,12 @@ pub const MIGRATIONS_TABLE: &str = "postrider_migrations";
 /// The table of the inbox; one serves all outboxes of a database.
 pub const INBOX_TABLE: &str = "inbox";
 
+/// The table of the inbox's watermarks.
+pub const INBOX_VERSIONS_TABLE: &str = "inbox_versions";
+
+/// The table of the events that consumers keep.
+pub const INBOX_MESSAGES_TABLE: &str = "inbox_messages";
+
 /// The name of an outbox table, or of one of its side tables. Defaults to `outbox`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TableName(String);
@@ -38,7 +45,7 @@ impl TableName {
     /// have, but no schema before it.
     pub fn new(name: impl Into<String>) -> Result<Self, InvalidTableName> {
         let name = name.into();
-        let reserved = [MIGRATIONS_TABLE, INBOX_TABLE];
+        let reserved = [MIGRATIONS_TABLE, INBOX_TABLE, INBOX_VERSIONS_TABLE, INBOX_MESSAGES_TABLE];
         let problem = if name.is_empty() {
             "is empty; give it a name"
         } else if name.len() > TABLE_NAME_BYTES_MAX {
@@ -264,6 +271,8 @@ mod tests {
             ("a\0b", "control character"),
             ("app.outbox", "without its schema"),
             ("Inbox", "taken by another table"),
+            ("inbox_Versions", "taken by another table"),
+            ("inbox_messages", "taken by another table"),
         ];
         for (name, expected) in cases {
             let message = TableName::new(name).unwrap_err().to_string();

@@ -18,6 +18,7 @@ const DEMO_ARGS: [&str; 4] = ["demo", "--json", "--seed", "7"];
 pub(crate) enum Which {
     All,
     Brokers,
+    Consumer,
     Demo,
     Memory,
     Postgres,
@@ -29,6 +30,7 @@ impl Which {
         match args {
             [] | ["all"] => Some(Self::All),
             ["brokers"] => Some(Self::Brokers),
+            ["consumer"] => Some(Self::Consumer),
             ["demo"] => Some(Self::Demo),
             ["memory"] => Some(Self::Memory),
             ["postgres"] => Some(Self::Postgres),
@@ -46,11 +48,12 @@ pub(crate) fn run_benches(which: Which) -> Result<(), Failed> {
         ("sqlite", Which::Sqlite),
         ("postgres", Which::Postgres),
         ("brokers", Which::Brokers),
+        ("consumer", Which::Consumer),
     ] {
         if which != its && which != Which::All {
             continue;
         }
-        if its == Which::Brokers {
+        if matches!(its, Which::Brokers | Which::Consumer) {
             services::up()?;
         }
         missed.extend(program(name).err());

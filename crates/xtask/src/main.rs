@@ -1,8 +1,9 @@
-//! The project's own commands: `cargo xtask test`, `services`, `bench`, `ci`. Nothing but the standard
-//! library, so that it is built in a second.
+//! The project's own commands: `cargo xtask test`, `services`, `bench`, `chaos`, `ci`. Nothing but the
+//! standard library, so that it is built in a second.
 #![allow(clippy::print_stderr, clippy::print_stdout, reason = "a command talks to its user")]
 
 mod bench;
+mod chaos;
 mod commands;
 mod service;
 mod services;
@@ -32,8 +33,14 @@ usage: cargo xtask <command>
                    its own
       brokers      from memory to Kafka, NATS, RabbitMQ and Redis, against plain clients; from
                    PostgreSQL to Kafka
+      consumer     a consumer with its inbox on PostgreSQL, against a loop without one
       demo         from a fresh clone of the last commit to the demo's table
       all          all of them (default)
+  chaos [OPTIONS]  a shop, a relay, a broker and billing, all of them killed again and again, and
+                   their books checked; in rounds; OPTIONS are
+      --minutes N  how long rounds are begun (default 5); each broker has at least one
+      --seed N     the seed of the first round (default: a random one)
+      --broker B   kafka, nats or all (default)
   help             this text";
 
 fn main() -> ExitCode {
@@ -43,6 +50,10 @@ fn main() -> ExitCode {
         ["test" | "ci"] => test::run_steps(),
         ["bench", which @ ..] => match bench::Which::parse(which) {
             Some(which) => bench::run_benches(which),
+            None => return not_understood(&args),
+        },
+        ["chaos", options @ ..] => match chaos::Options::parse(options) {
+            Some(options) => chaos::run_rounds(&options),
             None => return not_understood(&args),
         },
         ["services", "up"] => services::up(),

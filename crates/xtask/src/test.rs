@@ -30,7 +30,7 @@ const OTHER_VERSIONS: [&str; 2] = [
 ];
 
 /// The features that a user may want alone. None of them is one, too.
-const ALONE: [(&str, &[&str]); 2] = [
+const ALONE: [(&str, &[&str]); 3] = [
     (
         "postrider",
         &[
@@ -41,8 +41,13 @@ const ALONE: [(&str, &[&str]); 2] = [
             "rusqlite",
             "sqlx-postgres",
             "sqlx-sqlite",
+            "testing",
             "tokio-postgres",
         ],
+    ),
+    (
+        "postrider-consumer",
+        &["", "axum", "kafka", "nats", "rabbitmq", "redis", "sqlx-postgres", "sqlx-sqlite"],
     ),
     ("postrider-relay", &["", "http", "kafka", "nats", "postgres", "rabbitmq", "redis", "sqlite"]),
 ];

@@ -1,7 +1,9 @@
-//! Database clients for the writer suite.
+//! Database clients for the writer suite and the inbox suite.
 
 #[cfg(feature = "postgres")]
 pub mod diesel_async;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod inbox;
 #[cfg(feature = "postgres")]
 pub mod messages;
 #[cfg(feature = "postgres")]

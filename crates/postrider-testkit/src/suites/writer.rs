@@ -1,6 +1,5 @@
-//! What every database client must do: the writing of events, and the inbox.
+//! What every database client must do to write events.
 
-mod claims;
 mod messages;
 #[cfg(feature = "postgres")]
 pub mod postgres;
@@ -11,19 +10,35 @@ use std::error::Error as StdError;
 use std::time::SystemTime;
 
 use async_trait::async_trait;
-use postrider::{Claim, Event, Events, InvalidEvent, LostCommit, Outcome, ToEvent, WriteError};
+use postrider::{Event, Events, InvalidEvent, LostCommit, Outcome, ToEvent, WriteError};
 use uuid::Uuid;
 
 use super::Case;
+use super::inbox::{Connector, KeptRow, OpenInbox};
 
 /// What an application's closure fails with.
 pub type BoxError = Box<dyn StdError + Send + Sync>;
 
-/// A database with an outbox, an inbox and a table of orders, made for one case.
+/// A database with an outbox, an inbox, a table of orders and one of what consumers have applied,
+/// `ledger`, made for one case.
 #[async_trait(?Send)]
 pub trait TestDatabase {
+    /// Connects the client under test, on any thread.
+    fn connector(&self) -> Connector;
     /// Connects the client under test.
-    async fn client(&self) -> Box<dyn TestClient>;
+    async fn client(&self) -> Box<dyn TestClient> {
+        self.connector()().await
+    }
+    /// Runs statements that every database understands.
+    async fn run(&self, sql: &str);
+    /// The only number of the only row.
+    async fn number(&self, sql: &str) -> i64;
+    /// What consumers keep in the inbox, in the order in which it came.
+    async fn kept(&self) -> Vec<KeptRow>;
+    /// Whether somebody waits for somebody else in the inbox; true where it cannot be seen.
+    async fn someone_waits(&self) -> bool {
+        true
+    }
     /// The ids in the outbox, in order.
     async fn ids(&self) -> Vec<Uuid>;
     /// The only row of the outbox.
@@ -70,7 +85,8 @@ pub enum Lost {
     After,
 }
 
-/// A client under test. Each call is a transaction, which ends as told even after an error.
+/// A client under test. Each call but `begin` is a transaction, which ends as told even after an
+/// error.
 #[async_trait(?Send)]
 pub trait TestClient {
     /// Publishes one event.
@@ -87,9 +103,8 @@ pub trait TestClient {
     }
     /// Publishes one event in the transaction, which commits, and one in a savepoint.
     async fn publish_nested(&mut self, outer: &Event, inner: &Event, end_inner: End);
-    /// Claims an event in the inbox.
-    async fn once(&mut self, consumer: &str, event_id: Uuid, end: End)
-    -> Result<Claim, WriteError>;
+    /// Begins a transaction in which the inbox is used.
+    async fn begin(&mut self) -> Box<dyn OpenInbox + '_>;
     /// Adds an order by `transact`, with a closure that ends with `result`.
     async fn transact(&mut self, result: Result<Events, BoxError>) -> Result<(), BoxError>;
     /// What became of a commit.
@@ -174,7 +189,6 @@ pub type Subject = Box<dyn TestDatabase>;
 pub fn cases() -> Vec<Case<Subject, Capabilities>> {
     let mut cases = writes::cases();
     cases.extend(transactions::cases());
-    cases.extend(claims::cases());
     cases.extend(messages::cases());
     cases
 }

@@ -4,7 +4,7 @@ DO $$
 DECLARE
     made text;
 BEGIN
-    FOREACH made IN ARRAY ARRAY[{'writer'}, {'relay'}, {'reader'}] LOOP
+    FOREACH made IN ARRAY ARRAY[{'writer'}, {'consumer'}, {'relay'}, {'reader'}] LOOP
         IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = made) THEN
             EXECUTE format('CREATE ROLE %I NOLOGIN', made);
         END IF;
@@ -18,7 +18,7 @@ $$;
 -- COMMIT looked up.
 GRANT INSERT (id, aggregate_type, aggregate_id, event_type, event_version, payload, content_type,
     headers, topic, occurred_at, deliver_after), SELECT (id) ON {outbox} TO {writer};
-GRANT INSERT (consumer, event_id) ON inbox TO {writer};
+GRANT INSERT (consumer, event_id), SELECT (event_id) ON inbox TO {writer};
 -- Events that are messages in the log have numbers of the same sequence.
 GRANT SELECT, INSERT ON {outbox_messages} TO {writer};
 DO $$
@@ -31,6 +31,11 @@ BEGIN
 END
 $$;
 
+-- The consumer claims events and keeps what it puts aside. It does not see the outbox.
+GRANT INSERT (consumer, event_id), SELECT, DELETE ON inbox TO {consumer};
+GRANT SELECT, INSERT, UPDATE, DELETE ON inbox_versions, inbox_messages TO {consumer};
+GRANT SELECT ON postrider_migrations TO {consumer};
+
 -- The relay reads events, keeps its progress and removes what was published. After a restore in
 -- another cluster, rows have numbers of transactions that are not of this one: it gives them new ones.
 GRANT SELECT, UPDATE (published_at, xid), DELETE ON {outbox} TO {relay};
@@ -41,7 +46,8 @@ GRANT SELECT ON {outbox_messages}, postrider_migrations TO {relay};
 
 -- The reader looks.
 GRANT SELECT ON {outbox}, {outbox_failures}, {outbox_checkpoints}, {outbox_leases},
-    {outbox_claims}, {outbox_messages}, inbox, postrider_migrations TO {reader};
+    {outbox_claims}, {outbox_messages}, inbox, inbox_versions, inbox_messages,
+    postrider_migrations TO {reader};
 
 -- The functions, as far as there are any.
 DO $$
@@ -51,8 +57,13 @@ BEGIN
     FOR found IN SELECT p.oid::regprocedure AS name, g.grantee
         FROM (VALUES ({'outbox_publish'}, {'writer'}), ({'outbox_publish_all'}, {'writer'}),
             ({'outbox_publish_message'}, {'writer'}),
-            ('inbox_accept', {'writer'}), ({'outbox_add_partitions'}, {'relay'}),
-            ({'outbox_drop_partition'}, {'relay'})) AS g (name, grantee)
+            ('inbox_accept', {'writer'}), ('inbox_accept_all', {'writer'}),
+            ('inbox_accept', {'consumer'}), ('inbox_accept_all', {'consumer'}),
+            ('inbox_advance', {'consumer'}), ('inbox_store', {'consumer'}),
+            ('inbox_bury', {'consumer'}), ('inbox_revive', {'consumer'}),
+            ('inbox_prune', {'consumer'}), ('inbox_prune', {'relay'}),
+            ({'outbox_add_partitions'}, {'relay'}), ({'outbox_drop_partition'}, {'relay'})
+        ) AS g (name, grantee)
         JOIN pg_proc AS p ON p.proname = g.name
         JOIN pg_namespace AS n ON n.oid = p.pronamespace AND n.nspname = current_schema()
     LOOP

@@ -59,8 +59,44 @@ CREATE TABLE {outbox_checkpoints} (
 
 -- One inbox serves all outboxes of a database.
 CREATE TABLE IF NOT EXISTS inbox (
-    consumer     TEXT,
+    consumer     TEXT CHECK (consumer <> ''),
     event_id     TEXT,
     processed_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
     PRIMARY KEY (consumer, event_id)
 ) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS inbox_processed_at ON inbox (processed_at);
+
+-- The highest version that a consumer has seen of each key.
+CREATE TABLE IF NOT EXISTS inbox_versions (
+    consumer       TEXT CHECK (consumer <> ''),
+    aggregate_type TEXT,
+    aggregate_id   TEXT,
+    version        INTEGER NOT NULL,
+    PRIMARY KEY (consumer, aggregate_type, aggregate_id)
+) WITHOUT ROWID;
+
+-- Events that a consumer keeps: stored, to be handled later, or dead.
+CREATE TABLE IF NOT EXISTS inbox_messages (
+    position       INTEGER PRIMARY KEY AUTOINCREMENT, -- the order in which they came
+    consumer       TEXT NOT NULL CHECK (consumer <> ''),
+    event_id       TEXT NOT NULL,
+    aggregate_type TEXT NOT NULL,
+    aggregate_id   TEXT NOT NULL,
+    event_type     TEXT NOT NULL,
+    event_version  INTEGER NOT NULL,
+    payload        BLOB NOT NULL,
+    content_type   TEXT NOT NULL,
+    headers        TEXT NOT NULL,
+    topic          TEXT,
+    occurred_at    TEXT NOT NULL,
+    stored_at      TEXT NOT NULL,
+    attempts       INTEGER NOT NULL DEFAULT 0,
+    due_at         TEXT NOT NULL,
+    error          TEXT, -- why the last attempt failed
+    dead           INTEGER NOT NULL DEFAULT 0,
+    UNIQUE (consumer, event_id)
+);
+-- The first of each key, and what is due.
+CREATE INDEX IF NOT EXISTS inbox_messages_key ON inbox_messages (consumer, aggregate_type, aggregate_id, position) WHERE NOT dead;
+CREATE INDEX IF NOT EXISTS inbox_messages_due ON inbox_messages (consumer, due_at) WHERE NOT dead;
+CREATE INDEX IF NOT EXISTS inbox_messages_dead ON inbox_messages (consumer, position) WHERE dead;

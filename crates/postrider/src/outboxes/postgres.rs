@@ -11,7 +11,6 @@ use uuid::Uuid;
 
 use crate::error::{ServerError, WriteError};
 use crate::event::Event;
-use crate::inbox::Claim;
 use crate::schema::TableName;
 use crate::timestamp;
 
@@ -99,15 +98,6 @@ pub(crate) fn outcome_of(
     }
 }
 
-/// Writes a claim, of consumer and event id, unless there is one.
-pub(crate) const INSERT_CLAIM: &str =
-    "INSERT INTO inbox (consumer, event_id) VALUES ($1, $2) ON CONFLICT DO NOTHING";
-
-/// What the number of rows that [`INSERT_CLAIM`] wrote says.
-pub(crate) fn claim_of(rows: u64) -> Claim {
-    if rows == 1 { Claim::First } else { Claim::Duplicate }
-}
-
 /// An event as parameters.
 pub(crate) struct Row<'e> {
     pub(crate) id: Uuid,
@@ -192,7 +182,7 @@ pub(crate) fn statements(events: &[Event]) -> impl Iterator<Item = &[Event]> {
 }
 
 /// A time as the server reads it. It has no year 0.
-fn time(time: SystemTime) -> String {
+pub(crate) fn time(time: SystemTime) -> String {
     let text = timestamp::to_text(time);
     match text.strip_prefix("0000") {
         Some(rest) => format!("0001{rest} BC"),

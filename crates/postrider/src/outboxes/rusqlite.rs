@@ -118,7 +118,7 @@ fn insert_all(
 }
 
 fn insert(conn: &Connection, table: &TableName, event: &Event) -> Result<(), WriteError> {
-    let write = Write { table: table.as_str(), event_id: event.id() };
+    let write = Write { table: table.as_str(), event_id: Some(event.id()) };
     insert_row(conn, table, &Row::of(event)).map_err(|err| write_error(write, err))
 }
 

@@ -7,8 +7,7 @@ use uuid::Uuid;
 
 use crate::error::WriteError;
 use crate::event::Event;
-use crate::inbox::Claim;
-use crate::schema::TableName;
+use crate::schema::{INBOX_TABLE, TableName};
 use crate::timestamp;
 
 /// A violated UNIQUE constraint (<https://sqlite.org/rescode.html#constraint_unique>).
@@ -22,15 +21,6 @@ pub(crate) fn insert_event(table: &TableName) -> String {
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
         table.quoted()
     )
-}
-
-/// Writes a claim, of consumer, event id and time, unless there is one.
-pub(crate) const INSERT_CLAIM: &str = "INSERT INTO inbox (consumer, event_id, processed_at) \
-     VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING";
-
-/// What the number of rows that [`INSERT_CLAIM`] wrote says.
-pub(crate) fn claim_of(rows: u64) -> Claim {
-    if rows == 1 { Claim::First } else { Claim::Duplicate }
 }
 
 /// An event as the table has it.
@@ -72,7 +62,8 @@ impl<'e> Row<'e> {
 #[derive(Clone, Copy)]
 pub(crate) struct Write<'w> {
     pub(crate) table: &'w str,
-    pub(crate) event_id: Uuid,
+    /// Of which event, if the table has events of which each has an id of its own.
+    pub(crate) event_id: Option<Uuid>,
 }
 
 /// What an error of SQLite means to the writer: `code` is its extended code, `message` its text.
@@ -83,13 +74,19 @@ pub(crate) fn write_error(
     source: Box<dyn StdError + Send + Sync>,
 ) -> WriteError {
     let Write { table, event_id } = write;
-    if code == Some(SQLITE_CONSTRAINT_UNIQUE) && message.contains(&format!("{table}.id")) {
-        return WriteError::Duplicate { id: event_id };
-    }
-    if message.contains(&format!("no such table: {table}"))
-        || message.contains(&format!("table {table} has no column"))
+    if let Some(id) = event_id
+        && code == Some(SQLITE_CONSTRAINT_UNIQUE)
+        && message.contains(&format!("{table}.id"))
     {
-        return WriteError::NotMigrated { table: table.to_owned(), source };
+        return WriteError::Duplicate { id };
+    }
+    // A call about something else of the inbox looks at claims, too.
+    for table in [table, INBOX_TABLE] {
+        if message.contains(&format!("no such table: {table}"))
+            || message.contains(&format!("table {table} has no column"))
+        {
+            return WriteError::NotMigrated { table: table.to_owned(), source };
+        }
     }
     WriteError::Database { source }
 }

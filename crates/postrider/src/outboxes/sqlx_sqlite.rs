@@ -80,7 +80,7 @@ async fn insert(
     table: &TableName,
     event: &Event,
 ) -> Result<(), WriteError> {
-    let write = Write { table: table.as_str(), event_id: event.id() };
+    let write = Write { table: table.as_str(), event_id: Some(event.id()) };
     insert_row(conn, table, Row::of(event)).await.map_err(|err| write_error(write, err))
 }
 

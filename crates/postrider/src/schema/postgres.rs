@@ -2,7 +2,7 @@
 //!
 //! Everything lies in the current schema of the connection, the first of its `search_path` that
 //! exists; a URL chooses another one by `options=-csearch_path=app`. The functions that come with
-//! the tables (`outbox_publish`, `inbox_accept`) find them whatever their caller's path is.
+//! the tables (`outbox_publish`, `inbox_accept` and others) find them whatever their caller's path is.
 
 mod layout;
 mod roles;
@@ -45,6 +45,7 @@ const PLAIN: &[Migration] = &[Migration {
         include_str!("../../migrations/postgres/0001_functions.sql"),
         include_str!("../../migrations/postgres/0001_beside.sql"),
         include_str!("../../migrations/postgres/0001_inbox.sql"),
+        include_str!("../../migrations/postgres/0001_inbox_functions.sql"),
     ),
 }];
 
@@ -57,6 +58,7 @@ const PARTITIONED: &[Migration] = &[Migration {
         include_str!("../../migrations/postgres/0001_functions.sql"),
         include_str!("../../migrations/postgres/0001_beside.sql"),
         include_str!("../../migrations/postgres/0001_inbox.sql"),
+        include_str!("../../migrations/postgres/0001_inbox_functions.sql"),
     ),
 }];
 
@@ -66,6 +68,7 @@ const EXISTING: &[Migration] = &[Migration {
     sql: concat!(
         include_str!("../../migrations/postgres/0001_beside.sql"),
         include_str!("../../migrations/postgres/0001_inbox.sql"),
+        include_str!("../../migrations/postgres/0001_inbox_functions.sql"),
     ),
 }];
 

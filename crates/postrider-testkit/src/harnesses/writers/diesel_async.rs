@@ -1,5 +1,7 @@
 //! diesel-async on PostgreSQL.
 
+use std::time::SystemTime;
+
 use async_trait::async_trait;
 use diesel::sql_query;
 use diesel_async::{AsyncConnection, AsyncPgConnection, RunQueryDsl as _, TransactionManager as _};
@@ -7,8 +9,10 @@ use postrider::schema::postgres::Layout;
 use postrider::{Claim, Event, Events, Inbox, Outbox, ToEvent, WriteError};
 use uuid::Uuid;
 
-use super::postgres::{self, Setting};
+use super::inbox::open_inbox;
+use super::postgres::{self, END_CONNECTION, Setting};
 use crate::suites::Backend;
+use crate::suites::inbox::OpenInbox;
 use crate::suites::writer::{BoxError, Capabilities, End, Subject, TestClient};
 
 type Manager = <AsyncPgConnection as AsyncConnection>::TransactionManager;
@@ -88,16 +92,11 @@ impl TestClient for Diesel {
         .await;
     }
 
-    async fn once(
-        &mut self,
-        consumer: &str,
-        event_id: Uuid,
-        end: End,
-    ) -> Result<Claim, WriteError> {
-        let error = Inbox::new().once(&mut self.0, consumer, event_id).await;
-        let error = error.expect_err("nothing is claimed outside of a transaction");
-        assert!(matches!(error, WriteError::NotInTransaction), "{error:?}");
-        self.run(end, async |conn| Inbox::new().once(conn, consumer, event_id).await).await
+    async fn begin(&mut self) -> Box<dyn OpenInbox + '_> {
+        assert_outside_is_refused(&mut self.0).await;
+        let begun = Manager::begin_transaction(&mut self.0).await;
+        begun.expect("a transaction can be begun");
+        Box::new(Open(&mut self.0))
     }
 
     // diesel has a `transaction` of its own.
@@ -112,3 +111,48 @@ impl TestClient for Diesel {
             .await
     }
 }
+
+/// Nothing happens outside of a transaction.
+async fn assert_outside_is_refused(conn: &mut AsyncPgConnection) {
+    let (inbox, id) = (Inbox::new(), Uuid::now_v7());
+    let event = Event::builder("Order", "42", "OrderPaid").build().expect("the event is valid");
+    let outside = [
+        inbox.once(conn, "billing", id).await.map(drop),
+        inbox.once_all(conn, "billing", &[id]).await.map(drop),
+        inbox.advance(conn, "billing", event.key(), 1).await.map(drop),
+        inbox.store(conn, "billing", &event).await.map(drop),
+        inbox.bury(conn, "billing", &event, "no stock", 1).await,
+        inbox.revive(conn, "billing", None).await.map(drop),
+        inbox.prune(conn, "billing", SystemTime::now(), 1).await.map(drop),
+    ];
+    for refused in outside {
+        let error = refused.expect_err("there is no transaction");
+        assert!(matches!(error, WriteError::NotInTransaction), "{error:?}");
+    }
+}
+
+struct Open<'c>(&'c mut AsyncPgConnection);
+
+impl Open<'_> {
+    fn tx(&mut self) -> &mut AsyncPgConnection {
+        self.0
+    }
+
+    async fn execute(&mut self, sql: &str) -> diesel::QueryResult<()> {
+        sql_query(sql).execute(self.0).await.map(drop)
+    }
+
+    async fn finish(self, end: End) -> diesel::QueryResult<()> {
+        match end {
+            End::Commit => Manager::commit_transaction(self.0).await,
+            End::Rollback => Manager::rollback_transaction(self.0).await,
+        }
+    }
+
+    async fn lose(&mut self) {
+        let ended = self.execute(END_CONNECTION).await;
+        ended.expect_err("the connection is lost");
+    }
+}
+
+open_inbox!(Open<'_>, .await);

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use postrider::schema::postgres::Layout;
@@ -14,6 +15,7 @@ use super::schema::Schema;
 use crate::proxy::Proxy;
 use crate::servers::address;
 use crate::servers::postgres::{Database, connect};
+use crate::suites::inbox::{Connector, KeptRow};
 use crate::suites::writer::{
     Capabilities, Lost, Message, Subject, TestClient, TestDatabase, Why, WrittenRow,
 };
@@ -27,9 +29,19 @@ const END_AT_COMMIT: &str = "
         FOR EACH ROW EXECUTE FUNCTION end_connection();
 ";
 
+/// The server ends the connection at once.
+pub(super) const END_CONNECTION: &str = "SELECT pg_terminate_backend(pg_backend_pid())";
+
+/// Whether a session that uses the inbox waits for another.
+const SOMEONE_WAITS: &str = "SELECT count(*) FROM pg_locks AS waiting
+    JOIN pg_locks AS used ON used.pid = waiting.pid AND used.granted
+        AND used.relation IN ('inbox'::regclass, 'inbox_versions'::regclass, 'inbox_messages'::regclass)
+    WHERE NOT waiting.granted";
+
 /// Counts the statements that write to the outbox.
 const TABLES: &str = "
     CREATE TABLE orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY);
+    CREATE TABLE ledger (consumer text NOT NULL, amount bigint NOT NULL);
     CREATE TABLE insert_statements (number bigint GENERATED ALWAYS AS IDENTITY);
     CREATE FUNCTION count_insert() RETURNS trigger LANGUAGE plpgsql AS
         'BEGIN INSERT INTO insert_statements DEFAULT VALUES; RETURN NULL; END';
@@ -37,10 +49,10 @@ const TABLES: &str = "
 ";
 
 const UNMIGRATE: &str = "
-    DROP TABLE outbox, inbox;
+    DROP TABLE outbox, inbox, inbox_versions, inbox_messages;
     DO $$ DECLARE made regprocedure; BEGIN
         FOR made IN SELECT oid FROM pg_proc WHERE pronamespace = quote_ident(current_schema())::regnamespace
-            AND starts_with(proname, 'outbox_publish') LOOP
+            AND (starts_with(proname, 'outbox_publish') OR starts_with(proname, 'inbox_')) LOOP
             EXECUTE format('DROP FUNCTION %s', made);
         END LOOP;
     END $$;
@@ -116,20 +128,40 @@ impl Place {
 
 impl Postgres {
     async fn count(&self, table: &str) -> u32 {
-        let sql = format!("SELECT count(*) FROM {table}");
-        let count = self.client.query_one(&sql, &[]).await.expect("rows can be counted");
-        u32::try_from(count.get::<_, i64>(0)).expect("there are few rows")
+        let count = self.number(&format!("SELECT count(*) FROM {table}")).await;
+        u32::try_from(count).expect("there are few rows")
     }
 }
 
 #[async_trait(?Send)]
 impl TestDatabase for Postgres {
-    async fn client(&self) -> Box<dyn TestClient> {
+    fn connector(&self) -> Connector {
         let url = match &self.place {
             Place::Database(database) => database.pooled_url(),
             Place::Schema(schema) => schema.url(),
         };
-        (self.setting.open)(url).await
+        let open = self.setting.open;
+        Arc::new(move || open(url.clone()))
+    }
+
+    async fn run(&self, sql: &str) {
+        let done = self.client.batch_execute(sql).await;
+        done.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+    }
+
+    async fn number(&self, sql: &str) -> i64 {
+        let row = self.client.query_one(sql, &[]).await;
+        row.unwrap_or_else(|error| panic!("{sql}: {error:?}")).get(0)
+    }
+
+    async fn kept(&self) -> Vec<KeptRow> {
+        let sql = "SELECT *, headers::text AS headers_text FROM inbox_messages ORDER BY position";
+        let rows = self.client.query(sql, &[]).await.expect("there is an inbox");
+        rows.iter().map(kept_row).collect()
+    }
+
+    async fn someone_waits(&self) -> bool {
+        self.number(SOMEONE_WAITS).await > 0
     }
 
     async fn ids(&self) -> Vec<Uuid> {
@@ -193,10 +225,35 @@ impl TestDatabase for Postgres {
     }
 }
 
-fn row(row: &Row) -> WrittenRow {
-    // The server puts spaces and an order of its own into JSON.
+/// The server puts spaces and an order of its own into JSON.
+fn headers(row: &Row) -> String {
     let headers: BTreeMap<String, String> =
         serde_json::from_str(row.get("headers_text")).expect("headers are texts");
+    serde_json::to_string(&headers).expect("a map of texts is JSON")
+}
+
+fn kept_row(row: &Row) -> KeptRow {
+    KeptRow {
+        consumer: row.get("consumer"),
+        id: row.get::<_, Uuid>("event_id").to_string(),
+        aggregate_type: row.get("aggregate_type"),
+        aggregate_id: row.get("aggregate_id"),
+        event_type: row.get("event_type"),
+        event_version: row.get::<_, i64>("event_version").try_into().expect("versions fit"),
+        payload: row.get("payload"),
+        content_type: row.get("content_type"),
+        headers: headers(row),
+        topic: row.get("topic"),
+        occurred_at: row.get("occurred_at"),
+        stored_at: row.get("stored_at"),
+        due_at: row.get("due_at"),
+        attempts: row.get::<_, i32>("attempts").try_into().expect("attempts are counted"),
+        error: row.get("error"),
+        dead: row.get("dead"),
+    }
+}
+
+fn row(row: &Row) -> WrittenRow {
     WrittenRow {
         id: row.get::<_, Uuid>("id").to_string(),
         aggregate_type: row.get("aggregate_type"),
@@ -205,7 +262,7 @@ fn row(row: &Row) -> WrittenRow {
         event_version: row.get::<_, i64>("event_version").try_into().expect("versions fit"),
         payload: row.get("payload"),
         content_type: row.get("content_type"),
-        headers: serde_json::to_string(&headers).expect("a map of texts is JSON"),
+        headers: headers(row),
         topic: row.get("topic"),
         occurred_at: row.get("occurred_at"),
         created_at: row.get("created_at"),

@@ -5,14 +5,17 @@ use postrider::{Claim, Event, Events, Inbox, Outbox, ToEvent, WriteError};
 use rusqlite::{Connection, Transaction};
 use uuid::Uuid;
 
-use super::sqlite;
+use super::inbox::open_inbox;
+use super::sqlite::{self, BUSY_TIMEOUT};
 use crate::suites::Backend;
+use crate::suites::inbox::OpenInbox;
 use crate::suites::writer::{BoxError, Capabilities, End, Subject, TestClient};
 
 /// rusqlite.
 pub fn backend() -> Backend<Subject, Capabilities> {
     sqlite::backend("rusqlite", |path| {
         let connection = Connection::open(path).expect("the database can be opened");
+        connection.busy_timeout(BUSY_TIMEOUT).expect("any time will do");
         Box::pin(async { Box::new(Rusqlite(connection)) as Box<dyn TestClient> })
     })
 }
@@ -57,13 +60,8 @@ impl TestClient for Rusqlite {
         });
     }
 
-    async fn once(
-        &mut self,
-        consumer: &str,
-        event_id: Uuid,
-        end: End,
-    ) -> Result<Claim, WriteError> {
-        self.run(end, |tx| Inbox::new().once(tx, consumer, event_id))
+    async fn begin(&mut self) -> Box<dyn OpenInbox + '_> {
+        Box::new(Open(Some(self.0.transaction().expect("a transaction can be begun"))))
     }
 
     async fn transact(&mut self, result: Result<Events, BoxError>) -> Result<(), BoxError> {
@@ -73,3 +71,30 @@ impl TestClient for Rusqlite {
         })
     }
 }
+
+struct Open<'c>(Option<Transaction<'c>>);
+
+impl<'c> Open<'c> {
+    fn tx(&mut self) -> &mut Transaction<'c> {
+        self.0.as_mut().expect("it was not lost")
+    }
+
+    async fn execute(&mut self, sql: &str) -> rusqlite::Result<()> {
+        self.tx().execute(sql, []).map(drop)
+    }
+
+    async fn finish(mut self, end: End) -> rusqlite::Result<()> {
+        let tx = self.0.take().expect("it was not lost");
+        match end {
+            End::Commit => tx.commit(),
+            End::Rollback => tx.rollback(),
+        }
+    }
+
+    /// It stays open until the connection is closed with it.
+    async fn lose(&mut self) {
+        std::mem::forget(self.0.take());
+    }
+}
+
+open_inbox!(Open<'_>,);

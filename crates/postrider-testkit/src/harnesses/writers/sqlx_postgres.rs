@@ -4,11 +4,13 @@ use async_trait::async_trait;
 use postrider::schema::postgres::Layout;
 use postrider::{Claim, Event, Events, Inbox, LostCommit, Outbox, Outcome, ToEvent, WriteError};
 use sqlx::postgres::PgPoolOptions;
-use sqlx::{Acquire as _, PgPool, Postgres, Transaction};
+use sqlx::{Acquire as _, AssertSqlSafe, PgPool, Postgres, Transaction};
 use uuid::Uuid;
 
-use super::postgres::{self, Setting};
+use super::inbox::open_inbox;
+use super::postgres::{self, END_CONNECTION, Setting};
 use crate::suites::Backend;
+use crate::suites::inbox::OpenInbox;
 use crate::suites::writer::{BoxError, Capabilities, End, Subject, TestClient};
 
 const SETTING: Setting = Setting {
@@ -84,13 +86,8 @@ impl TestClient for Sqlx {
         .await;
     }
 
-    async fn once(
-        &mut self,
-        consumer: &str,
-        event_id: Uuid,
-        end: End,
-    ) -> Result<Claim, WriteError> {
-        self.run(end, async |tx| Inbox::new().once(tx, consumer, event_id).await).await
+    async fn begin(&mut self) -> Box<dyn OpenInbox + '_> {
+        Box::new(Open(self.0.begin().await.expect("a transaction can be begun")))
     }
 
     // Spawned, which proves that the future can move between threads.
@@ -112,3 +109,31 @@ impl TestClient for Sqlx {
         Outbox::new().was_written(&self.0, commit).await
     }
 }
+
+struct Open(Transaction<'static, Postgres>);
+
+impl Open {
+    fn tx(&mut self) -> &mut Transaction<'static, Postgres> {
+        &mut self.0
+    }
+
+    async fn execute(&mut self, sql: &str) -> sqlx::Result<()> {
+        // Safe: it is a statement of a test.
+        let query = sqlx::query(AssertSqlSafe(sql)).persistent(false);
+        query.execute(&mut *self.0).await.map(drop)
+    }
+
+    async fn finish(self, end: End) -> sqlx::Result<()> {
+        match end {
+            End::Commit => self.0.commit().await,
+            End::Rollback => self.0.rollback().await,
+        }
+    }
+
+    async fn lose(&mut self) {
+        let ended = self.execute(END_CONNECTION).await;
+        ended.expect_err("the connection is lost");
+    }
+}
+
+open_inbox!(Open, .await);

@@ -3,17 +3,19 @@
 use async_trait::async_trait;
 use postrider::{Claim, Event, Events, Inbox, Outbox, ToEvent, WriteError};
 use sqlx::sqlite::SqliteConnectOptions;
-use sqlx::{Acquire as _, Sqlite, SqlitePool, Transaction};
+use sqlx::{Acquire as _, AssertSqlSafe, Sqlite, SqlitePool, Transaction};
 use uuid::Uuid;
 
-use super::sqlite;
+use super::inbox::open_inbox;
+use super::sqlite::{self, BUSY_TIMEOUT};
 use crate::suites::Backend;
+use crate::suites::inbox::OpenInbox;
 use crate::suites::writer::{BoxError, Capabilities, End, Subject, TestClient};
 
 /// sqlx on SQLite.
 pub fn backend() -> Backend<Subject, Capabilities> {
     sqlite::backend("sqlx_sqlite", |path| {
-        let options = SqliteConnectOptions::new().filename(path);
+        let options = SqliteConnectOptions::new().filename(path).busy_timeout(BUSY_TIMEOUT);
         Box::pin(async {
             let pool = SqlitePool::connect_with(options).await;
             let client = Sqlx(pool.expect("the database can be opened"));
@@ -69,13 +71,8 @@ impl TestClient for Sqlx {
         .await;
     }
 
-    async fn once(
-        &mut self,
-        consumer: &str,
-        event_id: Uuid,
-        end: End,
-    ) -> Result<Claim, WriteError> {
-        self.run(end, async |tx| Inbox::new().once(tx, consumer, event_id).await).await
+    async fn begin(&mut self) -> Box<dyn OpenInbox + '_> {
+        Box::new(Open(Some(self.0.begin().await.expect("a transaction can be begun"))))
     }
 
     // Spawned, which proves that the future can move between threads.
@@ -92,3 +89,31 @@ impl TestClient for Sqlx {
         task.await.expect("the task does not panic")
     }
 }
+
+struct Open(Option<Transaction<'static, Sqlite>>);
+
+impl Open {
+    fn tx(&mut self) -> &mut Transaction<'static, Sqlite> {
+        self.0.as_mut().expect("it was not lost")
+    }
+
+    async fn execute(&mut self, sql: &str) -> sqlx::Result<()> {
+        // Safe: it is a statement of a test.
+        sqlx::query(AssertSqlSafe(sql)).execute(&mut **self.tx()).await.map(drop)
+    }
+
+    async fn finish(mut self, end: End) -> sqlx::Result<()> {
+        let tx = self.0.take().expect("it was not lost");
+        match end {
+            End::Commit => tx.commit().await,
+            End::Rollback => tx.rollback().await,
+        }
+    }
+
+    /// As an application does that is about to end.
+    async fn lose(&mut self) {
+        drop(self.0.take());
+    }
+}
+
+open_inbox!(Open, .await);

@@ -6,9 +6,11 @@ use postrider::{Claim, Event, Events, Inbox, LostCommit, Outbox, Outcome, ToEven
 use tokio_postgres::{Client, Transaction};
 use uuid::Uuid;
 
-use super::postgres::{self, Setting};
+use super::inbox::open_inbox;
+use super::postgres::{self, END_CONNECTION, Setting};
 use crate::servers;
 use crate::suites::Backend;
+use crate::suites::inbox::OpenInbox;
 use crate::suites::writer::{BoxError, Capabilities, End, Subject, TestClient};
 
 const SETTING: Setting = Setting {
@@ -86,13 +88,9 @@ impl TestClient for TokioPostgres {
         .await;
     }
 
-    async fn once(
-        &mut self,
-        consumer: &str,
-        event_id: Uuid,
-        end: End,
-    ) -> Result<Claim, WriteError> {
-        self.run(end, async |tx| Inbox::new().once(tx, consumer, event_id).await).await
+    async fn begin(&mut self) -> Box<dyn OpenInbox + '_> {
+        let tx = self.0.transaction().await.expect("a transaction can be begun");
+        Box::new(Open(tx))
     }
 
     async fn transact(&mut self, result: Result<Events, BoxError>) -> Result<(), BoxError> {
@@ -111,3 +109,29 @@ impl TestClient for TokioPostgres {
         Outbox::new().was_written(&self.0, commit).await
     }
 }
+
+struct Open<'c>(Transaction<'c>);
+
+impl<'c> Open<'c> {
+    fn tx(&mut self) -> &mut Transaction<'c> {
+        &mut self.0
+    }
+
+    async fn execute(&mut self, sql: &str) -> Result<(), tokio_postgres::Error> {
+        self.0.execute_typed(sql, &[]).await.map(drop)
+    }
+
+    async fn finish(self, end: End) -> Result<(), tokio_postgres::Error> {
+        match end {
+            End::Commit => self.0.commit().await,
+            End::Rollback => self.0.rollback().await,
+        }
+    }
+
+    async fn lose(&mut self) {
+        let ended = self.execute(END_CONNECTION).await;
+        ended.expect_err("the connection is lost");
+    }
+}
+
+open_inbox!(Open<'_>, .await);

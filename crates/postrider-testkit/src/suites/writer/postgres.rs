@@ -33,7 +33,7 @@ fn odd_name() -> TableName {
 }
 
 /// A connection to a schema with an outbox.
-async fn migrated(schema: &Schema, layout: Layout) -> Client {
+pub(in crate::suites) async fn migrated(schema: &Schema, layout: Layout) -> Client {
     let mut client = schema.connect().await;
     let migrated = migrate(&mut client, &TableName::default(), Some(layout)).await;
     migrated.expect("an empty schema can be migrated");
@@ -41,25 +41,25 @@ async fn migrated(schema: &Schema, layout: Layout) -> Client {
 }
 
 /// Runs statements.
-async fn run(client: &Client, sql: &str) {
+pub(in crate::suites) async fn run(client: &Client, sql: &str) {
     client.batch_execute(sql).await.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
 }
 
 /// The only value of the only row.
-async fn value<T: FromSqlOwned>(client: &Client, sql: &str) -> T {
+pub(in crate::suites) async fn value<T: FromSqlOwned>(client: &Client, sql: &str) -> T {
     let row = client.query_one(sql, &[]).await;
     row.unwrap_or_else(|error| panic!("{sql}: {error:?}")).get(0)
 }
 
 /// The first values of all rows.
-async fn values<T: FromSqlOwned>(client: &Client, sql: &str) -> Vec<T> {
+pub(in crate::suites) async fn values<T: FromSqlOwned>(client: &Client, sql: &str) -> Vec<T> {
     let rows = client.query(sql, &[]).await;
     let rows = rows.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
     rows.iter().map(|row| row.get(0)).collect()
 }
 
 /// The error code and the message of what must fail.
-async fn refused(client: &Client, sql: &str) -> (String, String) {
+pub(in crate::suites) async fn refused(client: &Client, sql: &str) -> (String, String) {
     let error = client.batch_execute(sql).await.err();
     let error = error.unwrap_or_else(|| panic!("{sql}: it should have failed"));
     let error = error.as_db_error().expect("the server has answered");

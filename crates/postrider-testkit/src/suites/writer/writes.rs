@@ -152,17 +152,12 @@ async fn a_duplicate_id_stops_its_whole_batch(database: Subject) {
 
 async fn a_missing_table_names_the_fix(database: Subject) {
     database.unmigrate().await;
-    let mut client = database.client().await;
-    let outbox = client.publish(&event("E"), End::Rollback).await.err();
-    let inbox = client.once("billing", Uuid::now_v7(), End::Rollback).await.err();
-    for (error, table) in [(outbox, "outbox"), (inbox, "inbox")] {
-        let error = error.expect("the table is missing");
-        let expected =
-            format!("the table {table} is missing or out of date; run `postrider migrate`");
-        assert_eq!(error.to_string(), expected);
-        let source = std::error::Error::source(&error).map(ToString::to_string);
-        assert!(source.is_some_and(|source| source.contains(table)), "{error:?}");
-    }
+    let error = database.client().await.publish(&event("E"), End::Rollback).await;
+    let error = error.expect_err("the table is missing");
+    let expected = "the table outbox is missing or out of date; run `postrider migrate`";
+    assert_eq!(error.to_string(), expected);
+    let source = std::error::Error::source(&error).map(ToString::to_string);
+    assert!(source.is_some_and(|source| source.contains("outbox")), "{error:?}");
 }
 
 /// G-11: servers quote the row that they refuse, and the value that they cannot read.

@@ -163,6 +163,12 @@ mod tests {
         migrate(&mut conn, &TableName::new("it's \"mine\"").unwrap()).unwrap();
         let expected = [
             "inbox",
+            "inbox_messages",
+            "inbox_messages_dead",
+            "inbox_messages_due",
+            "inbox_messages_key",
+            "inbox_processed_at",
+            "inbox_versions",
             "it's \"mine\"",
             "it's \"mine\"_checkpoints",
             "it's \"mine\"_failures",
@@ -180,6 +186,21 @@ mod tests {
             "postrider_migrations",
         ];
         assert_eq!(names(&conn), expected);
+    }
+
+    #[test]
+    fn a_consumer_has_a_name() {
+        let mut conn = Connection::open_in_memory().unwrap();
+        migrate(&mut conn, &TableName::default()).unwrap();
+        for (consumer, is_taken) in [("'billing'", true), ("''", false), ("NULL", false)] {
+            for row in [
+                format!("inbox (consumer, event_id) VALUES ({consumer}, 'x')"),
+                format!("inbox_versions VALUES ({consumer}, 'Order', '42', 1)"),
+            ] {
+                let inserted = conn.execute(&format!("INSERT INTO {row}"), []);
+                assert_eq!(inserted.is_ok(), is_taken, "{row}");
+            }
+        }
     }
 
     #[test]

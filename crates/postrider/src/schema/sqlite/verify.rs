@@ -99,6 +99,8 @@ mod tests {
             ("DROP INDEX outbox_unpublished", "index outbox_unpublished is missing"),
             ("CREATE INDEX mine ON outbox (topic)", "index mine should not be there"),
             ("DROP TABLE outbox_checkpoints", "table outbox_checkpoints is missing"),
+            ("DROP TABLE inbox_versions", "table inbox_versions is missing"),
+            ("DROP INDEX inbox_messages_due", "index inbox_messages_due is missing"),
             (
                 "CREATE TRIGGER mine BEFORE INSERT ON outbox BEGIN SELECT RAISE(IGNORE); END",
                 "trigger mine of outbox should not be there",
@@ -111,7 +113,8 @@ mod tests {
             ),
             (
                 "DROP TABLE inbox; CREATE TABLE inbox (consumer TEXT, event_id TEXT,
-                    processed_at TEXT, PRIMARY KEY (consumer, event_id)) WITHOUT ROWID",
+                    processed_at TEXT, PRIMARY KEY (consumer, event_id)) WITHOUT ROWID;
+                CREATE INDEX IF NOT EXISTS inbox_processed_at ON inbox (processed_at)",
                 "column inbox.processed_at is changed: TEXT; it should be: TEXT NOT NULL DEFAULT \
                  strftime('%Y-%m-%dT%H:%M:%fZ', 'now')",
             ),

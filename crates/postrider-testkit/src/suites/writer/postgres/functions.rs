@@ -26,7 +26,6 @@ pub(super) fn cases() -> Vec<Case<Schema, ()>> {
         case!(a_bad_batch_is_refused_whole),
         case!(an_event_that_is_kept_out_is_refused),
         case!(an_event_rolls_back_with_its_transaction),
-        case!(an_event_is_accepted_once_per_consumer),
         case!(a_payload_is_utf8_whatever_the_database_has),
         case!(a_message_has_what_a_row_would_have),
         case!(messages_and_rows_have_numbers_of_one_sequence),
@@ -260,27 +259,6 @@ async fn an_event_rolls_back_with_its_transaction(schema: Schema) {
     run(&client, &format!("BEGIN; {publish} ROLLBACK")).await;
     run(&client, &format!("BEGIN; {publish} SAVEPOINT a; {publish} ROLLBACK TO a; COMMIT")).await;
     assert_eq!(value::<i64>(&client, "SELECT count(*) FROM outbox").await, 1);
-}
-
-/// G-08.
-async fn an_event_is_accepted_once_per_consumer(schema: Schema) {
-    let client = migrated(&schema, Layout::Plain).await;
-    let id = Uuid::now_v7();
-    let accept = |consumer: &str| format!("SELECT inbox_accept('{consumer}', '{id}')");
-    run(&client, &format!("BEGIN; {}; ROLLBACK", accept("billing"))).await;
-    for (consumer, expected) in [("billing", true), ("billing", false), ("shipping", true)] {
-        assert_eq!(value::<bool>(&client, &accept(consumer)).await, expected, "{consumer}");
-    }
-    let named = format!("SELECT inbox_accept(event_id => '{id}', consumer => 'audit')");
-    assert!(value::<bool>(&client, &named).await);
-    for (arguments, expected) in [
-        ("'', gen_random_uuid()", "23514"),
-        ("NULL, gen_random_uuid()", "23514"),
-        ("'billing', NULL", "23502"),
-    ] {
-        let accept = format!("SELECT inbox_accept({arguments})");
-        assert_eq!(refused(&client, &accept).await.0, expected, "{accept}");
-    }
 }
 
 /// F65.

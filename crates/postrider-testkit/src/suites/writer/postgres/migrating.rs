@@ -50,7 +50,8 @@ async fn each_outbox_has_tables_of_its_own_and_all_share_the_inbox(schema: Schem
     let side = ["", "_checkpoints", "_claims", "_failures", "_leases", "_messages"];
     let mut expected: Vec<String> = side.map(|suffix| format!("outbox{suffix}")).into();
     expected.extend(side.map(|suffix| format!("{odd}{suffix}")));
-    expected.extend(["inbox".to_owned(), "postrider_migrations".to_owned()]);
+    let shared = ["inbox", "inbox_messages", "inbox_versions", "postrider_migrations"];
+    expected.extend(shared.map(str::to_owned));
     expected.sort();
     assert_eq!(values::<String>(&client, TABLES).await, expected);
     let publish = odd.quoted().replace("%\"", "%_publish\"");
@@ -140,6 +141,8 @@ async fn an_existing_table_stays_as_it_is(schema: Schema) {
         "events_leases",
         "events_messages",
         "inbox",
+        "inbox_messages",
+        "inbox_versions",
         "postrider_migrations",
     ];
     assert_eq!(values::<String>(&client, TABLES).await, expected);

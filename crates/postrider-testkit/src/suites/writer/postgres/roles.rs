@@ -1,5 +1,7 @@
 //! What each role may do, and what not.
 
+use std::time::{Duration, SystemTime};
+
 use postrider::schema::TableName;
 use postrider::schema::postgres::{Layout, RolePrefix, roles};
 use postrider::{Claim, Event, Inbox, Outbox, WriteError, events};
@@ -18,6 +20,7 @@ pub(super) fn cases() -> Vec<Case<Schema, ()>> {
     vec![
         case!(a_writer_writes_and_nothing_else),
         case!(a_writer_has_what_the_library_needs),
+        case!(a_consumer_has_what_the_inbox_needs),
         case!(a_relay_has_what_relaying_needs),
         case!(a_reader_reads_and_nothing_else),
         case!(a_relay_looks_after_partitions),
@@ -61,11 +64,17 @@ async fn a_writer_writes_and_nothing_else(schema: Schema) {
     let accept = format!("SELECT inbox_accept('billing', '{}')", Uuid::from_u128(1));
     assert!(value::<bool>(&client, &accept).await);
     assert!(!value::<bool>(&client, &accept).await);
+    run(&client, "SELECT inbox_accept_all('billing', ARRAY[gen_random_uuid()])").await;
     assert_refused(
         &client,
         &[
             "SELECT payload FROM outbox",
             "SELECT * FROM inbox",
+            "SELECT * FROM inbox_messages",
+            "SELECT inbox_advance('billing', 'Order', '42', 1)",
+            "SELECT inbox_store('billing', gen_random_uuid(), 'Order', '42', 'A', '')",
+            "SELECT inbox_revive('billing')",
+            "SELECT inbox_prune('billing', '1 day')",
             "UPDATE outbox SET payload = ''",
             "DELETE FROM outbox",
             "DELETE FROM inbox",
@@ -101,6 +110,8 @@ async fn a_writer_has_what_the_library_needs(schema: Schema) {
     outbox.publish_message(&mut tx, &event("M")).await.expect("the event is written");
     let claim = Inbox::new().once(&mut tx, "billing", one.id()).await;
     assert_eq!(claim.expect("the claim can be made"), Claim::First);
+    let claims = Inbox::new().once_all(&mut tx, "billing", &[one.id(), two.id()]).await;
+    assert_eq!(claims.expect("the claims can be made"), [Claim::Duplicate, Claim::First]);
     tx.commit().await.expect("the transaction can be committed");
     let mut tx = client.transaction().await.expect("a transaction can be begun");
     let error = outbox.publish_all(&mut tx, [&event("D"), &two]).await;
@@ -115,6 +126,56 @@ async fn a_writer_has_what_the_library_needs(schema: Schema) {
     assert!(value::<bool>(&client, &found).await);
     let status = "SELECT pg_xact_status(pg_current_xact_id())";
     assert_eq!(value::<String>(&client, status).await, "in progress");
+}
+
+async fn a_consumer_has_what_the_inbox_needs(schema: Schema) {
+    let mut client = connect_as(&schema, "consumer", Layout::Plain).await;
+    let (inbox, consumer) = (Inbox::new(), "billing");
+    let event =
+        |id: &str| Event::builder("Order", id, "OrderPaid").build().expect("the event is valid");
+    let (one, two, three) = (event("1"), event("2"), event("3"));
+    let mut tx = client.transaction().await.expect("a transaction can be begun");
+    let claim = inbox.once(&mut tx, consumer, one.id()).await;
+    assert_eq!(claim.expect("the claim can be made"), Claim::First);
+    let claims = inbox.once_all(&mut tx, consumer, &[one.id(), two.id()]).await;
+    assert_eq!(claims.expect("the claims can be made"), [Claim::Duplicate, Claim::First]);
+    for _ in 0..2 {
+        let sequence = inbox.advance(&mut tx, consumer, one.key(), 7).await;
+        let _ = sequence.expect("the watermark can be moved");
+    }
+    for event in [&two, &three] {
+        let _ = inbox.store(&mut tx, consumer, event).await.expect("the event can be stored");
+    }
+    inbox.bury(&mut tx, consumer, &three, "no stock", 3).await.expect("it can be buried");
+    assert_eq!(inbox.revive(&mut tx, consumer, None).await.expect("it can be revived"), 1);
+    let later = SystemTime::now() + Duration::from_secs(60);
+    assert_eq!(inbox.prune(&mut tx, consumer, later, 10).await.expect("claims can be removed"), 2);
+    tx.commit().await.expect("the transaction can be committed");
+    for statement in [
+        "SELECT event_id FROM inbox_messages WHERE NOT dead FOR UPDATE SKIP LOCKED",
+        "UPDATE inbox_messages SET attempts = attempts + 1, due_at = clock_timestamp()",
+        "DELETE FROM inbox_messages",
+        "DELETE FROM inbox_versions",
+        "SELECT * FROM inbox",
+        "SELECT inbox_accept('billing', gen_random_uuid())",
+        "SELECT inbox_prune('billing', '1 day')",
+        "SELECT * FROM postrider_migrations",
+    ] {
+        run(&client, statement).await;
+    }
+    assert_refused(
+        &client,
+        &[
+            "SELECT id FROM outbox",
+            "SELECT outbox_publish('Order', '42', 'A', '{}')",
+            "SELECT * FROM outbox_failures",
+            "UPDATE inbox SET processed_at = now()",
+            "INSERT INTO inbox VALUES ('billing', gen_random_uuid(), '2001-01-01')",
+            "UPDATE postrider_migrations SET version = 2",
+            "DROP TABLE inbox",
+        ],
+    )
+    .await;
 }
 
 async fn a_relay_has_what_relaying_needs(schema: Schema) {
@@ -138,6 +199,7 @@ async fn a_relay_has_what_relaying_needs(schema: Schema) {
         "DELETE FROM outbox_claims",
         "DELETE FROM outbox",
         "DELETE FROM inbox WHERE processed_at < now()",
+        "SELECT inbox_prune('billing', '1 day')",
         "SELECT * FROM outbox_messages",
         "SELECT * FROM postrider_migrations",
         "SELECT system_identifier FROM pg_control_system()",
@@ -171,6 +233,8 @@ async fn a_reader_reads_and_nothing_else(schema: Schema) {
         "outbox_claims",
         "outbox_messages",
         "inbox",
+        "inbox_versions",
+        "inbox_messages",
         "postrider_migrations",
     ] {
         run(&client, &format!("SELECT * FROM {table}")).await;
@@ -182,6 +246,7 @@ async fn a_reader_reads_and_nothing_else(schema: Schema) {
             "SELECT outbox_publish('Order', '42', 'A', '{}')",
             "SELECT outbox_publish_message('Order', '42', 'A', '{}')",
             "SELECT inbox_accept('billing', gen_random_uuid())",
+            "SELECT inbox_advance('billing', 'Order', '42', 1)",
             "UPDATE outbox SET published_at = now()",
             "INSERT INTO outbox_leases (pipeline, shard) VALUES ('default', 0)",
             "SELECT seq FROM outbox FOR UPDATE",

@@ -92,6 +92,16 @@ async fn every_drift_is_found(schema: Schema) {
             "rule mine of inbox should not be there",
         ),
         ("DROP TABLE outbox_leases", "table outbox_leases is missing"),
+        ("DROP TABLE inbox_versions", "table inbox_versions is missing"),
+        ("DROP INDEX inbox_messages_key", "index inbox_messages_key is missing"),
+        (
+            "ALTER TABLE inbox DROP CONSTRAINT inbox_consumer_check",
+            "constraint inbox_consumer_check of inbox is missing",
+        ),
+        (
+            "DROP FUNCTION inbox_revive(text, uuid)",
+            "function inbox_revive(consumer text, event_id uuid) is missing",
+        ),
         (
             "ALTER TABLE outbox SET UNLOGGED",
             "table outbox is changed: a table, unlogged; it should be: a table",

@@ -1,0 +1,272 @@
+//! Joins a subscription to the handlers.
+//!
+//! # Design
+//!
+//! One task owns the [lanes](lanes): it receives, hands batches to workers, and takes back what
+//! they have done. Deliveries are acknowledged by a task of its own, after their transaction was
+//! committed. A crash before the acknowledgement delivers them again, as duplicates; a crash
+//! before the commit as new ones.
+//!
+//! - **Bounded**: what was received and is not done with is at most the window. A key whose handler
+//!   fails keeps its later events in its lane until it succeeds or the event is a dead letter, so a
+//!   poison event holds up its key, for a time that is bounded, and nothing else.
+//! - **A broker that is away** is asked again after a pause; a mistake that only somebody can mend
+//!   ends the run.
+//! - **A database that is away** counts against no event.
+//! - **A stop**: nothing is received any more, work that has begun may end within the grace time,
+//!   what has not begun is given back to the broker.
+
+mod lanes;
+mod work;
+
+use std::collections::HashMap;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use tokio::sync::mpsc;
+use tokio::task::{self, JoinSet};
+use tokio::time::{sleep, sleep_until, timeout_at};
+
+use self::lanes::{Item, Lanes};
+use self::work::{Ended, work};
+use crate::consumer::{ConsumerError, Options};
+use crate::database::Database;
+use crate::decoding;
+use crate::processor::Processor;
+use crate::subscription::{Received, Subscription, SubscriptionError};
+
+/// How long a broker that is away is left alone.
+const BROKER_PAUSE: Duration = Duration::from_millis(500);
+/// How often claims are looked through for old ones.
+pub(crate) const PRUNE_EVERY: Duration = Duration::from_secs(600);
+/// Claims that are removed in one transaction.
+pub(crate) const PRUNE_BATCH: u32 = 5_000;
+/// The pause between looks at what the broker has given to others.
+const LOST_EVERY: Duration = Duration::from_secs(1);
+
+/// Runs until it is told to stop, or cannot go on.
+pub(crate) async fn run<D: Database, S: Subscription>(
+    processor: Arc<Processor<D>>,
+    subscription: Arc<S>,
+    options: Options,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), ConsumerError> {
+    let (acknowledge, acknowledged) = mpsc::unbounded_channel();
+    let acknowledging = tokio::spawn(acknowledge_all(Arc::clone(&subscription), acknowledged));
+    let pruning = tokio::spawn(prune(Arc::clone(&processor), options.retention));
+    let mut running = Running {
+        processor,
+        subscription: Arc::clone(&subscription),
+        options,
+        lanes: Lanes::new(),
+        workers: JoinSet::new(),
+        at_work: HashMap::new(),
+        acknowledge,
+    };
+    let ended = running.until(shutdown).await;
+    running.finish().await;
+    pruning.abort();
+    let Running { acknowledge, .. } = running;
+    drop(acknowledge);
+    // What is not acknowledged comes again: a broker that is silent holds up no stop.
+    let _ = timeout_at((Instant::now() + options.grace).into(), acknowledging).await;
+    let _ = timeout_at((Instant::now() + options.grace).into(), subscription.close()).await;
+    ended
+}
+
+struct Running<D: Database, S: Subscription> {
+    processor: Arc<Processor<D>>,
+    subscription: Arc<S>,
+    options: Options,
+    lanes: Lanes<S::Handle>,
+    workers: JoinSet<Vec<Ended<S::Handle>>>,
+    /// What each worker works on, where the broker wants to hear of it.
+    at_work: HashMap<task::Id, Vec<S::Handle>>,
+    acknowledge: mpsc::UnboundedSender<Vec<S::Handle>>,
+}
+
+impl<D: Database, S: Subscription> Running<D, S> {
+    async fn until(&mut self, shutdown: impl Future<Output = ()>) -> Result<(), ConsumerError> {
+        let mut shutdown = pin!(shutdown);
+        let subscription = Arc::clone(&self.subscription);
+        let receive = |max: usize, pause: bool| {
+            let subscription = Arc::clone(&subscription);
+            Box::pin(async move {
+                if pause {
+                    sleep(BROKER_PAUSE).await;
+                }
+                subscription.receive(max).await
+            })
+        };
+        let mut receiving = None;
+        let mut is_away = false;
+        let mut tick_at = Instant::now() + LOST_EVERY;
+        let mut extended_at = Instant::now();
+        loop {
+            // It may be known only after the broker was reached.
+            let extend_at =
+                subscription.visibility().map(|visibility| extended_at + visibility / 3);
+            self.lanes.wake(Instant::now());
+            self.start();
+            let room = self.options.window.saturating_sub(self.lanes.count());
+            if receiving.is_none() && room > 0 {
+                receiving = Some(receive(room, is_away));
+            }
+            let due = self.lanes.next_due().into_iter().chain([tick_at]).chain(extend_at).min();
+            let due = due.expect("there is a tick");
+            tokio::select! {
+                biased;
+                () = &mut shutdown => return Ok(()),
+                Some(ended) = self.workers.join_next_with_id() => {
+                    self.take_back(ended.map_err(ConsumerError::Worker)?);
+                }
+                received = async { receiving.as_mut().expect("it is looked at first").await },
+                    if receiving.is_some() =>
+                {
+                    receiving = None;
+                    is_away = self.take_in(received)?;
+                }
+                () = sleep_until(due.into()) => {
+                    let now = Instant::now();
+                    if now >= tick_at {
+                        tick_at = now + LOST_EVERY;
+                        let subscription = &self.subscription;
+                        self.lanes.remove_if(|handle| subscription.is_lost(handle));
+                    }
+                    if extend_at.is_some_and(|at| now >= at) {
+                        extended_at = now;
+                        self.extend();
+                    }
+                }
+            }
+            self.processor.metrics.set_in_flight(self.lanes.count());
+        }
+    }
+
+    /// Gives work to workers that are free.
+    fn start(&mut self) {
+        while self.workers.len() < self.options.concurrency && self.lanes.has_ready() {
+            let batch = self.lanes.take(self.options.batch);
+            let items = batch.iter().flat_map(|(_, items)| items);
+            let at_work: Vec<_> = match self.subscription.visibility() {
+                Some(_) => items.map(|item| item.handle.clone()).collect(),
+                None => Vec::new(),
+            };
+            let (processor, retry) = (Arc::clone(&self.processor), self.options.retry);
+            let worker = self.workers.spawn(async move { work(&processor, &retry, batch).await });
+            self.at_work.insert(worker.id(), at_work);
+        }
+    }
+
+    fn take_back(&mut self, (worker, ended): (task::Id, Vec<Ended<S::Handle>>)) {
+        self.at_work.remove(&worker);
+        let mut done = Vec::new();
+        for Ended { key, done: of_key, left, again } in ended {
+            self.lanes.put_back(key, of_key.len(), left, again);
+            done.extend(of_key);
+        }
+        if !done.is_empty() {
+            // Its receiver ends after this.
+            let _ = self.acknowledge.send(done);
+        }
+    }
+
+    /// Takes in what was received; answers whether the broker is away.
+    fn take_in(
+        &mut self,
+        received: Result<Vec<Received<S::Handle>>, SubscriptionError>,
+    ) -> Result<bool, ConsumerError> {
+        let received = match received {
+            Ok(received) => received,
+            Err(error) if error.is_final => return Err(ConsumerError::Subscription(error)),
+            Err(error) => {
+                let (consumer, broker) = (&self.processor.consumer, self.subscription.name());
+                let cause = error.source.as_ref().map(ToString::to_string).unwrap_or_default();
+                tracing::warn!(%consumer, broker, %error, cause, "nothing can be received; trying again");
+                return Ok(true);
+            }
+        };
+        self.processor.metrics.received(received.len());
+        for Received { handle, incoming } in received {
+            let (event, undecodable) = match decoding::decode(&incoming) {
+                Ok(event) => (event, None),
+                Err(error) => {
+                    let why = format!("{error}, at {}", incoming.place);
+                    (decoding::unknown(&incoming), Some(why))
+                }
+            };
+            self.lanes.push(Item { handle, event, attempts: 0, undecodable });
+        }
+        Ok(false)
+    }
+
+    /// Tells the broker what is still under way.
+    fn extend(&self) {
+        let at_work = self.at_work.values().flatten();
+        let handles: Vec<_> = self.lanes.handles().chain(at_work).cloned().collect();
+        let subscription = Arc::clone(&self.subscription);
+        tokio::spawn(async move {
+            if let Err(error) = subscription.extend(&handles).await {
+                tracing::warn!(broker = subscription.name(), %error, "what is worked on was not extended");
+            }
+        });
+    }
+
+    /// Lets work that has begun end, and gives the rest back.
+    async fn finish(&mut self) {
+        let deadline = (Instant::now() + self.options.grace).into();
+        while let Ok(Some(ended)) = timeout_at(deadline, self.workers.join_next_with_id()).await {
+            if let Ok(ended) = ended {
+                self.take_back(ended);
+            }
+        }
+        self.workers.abort_all();
+        // All at once, so that those of one key come again in their order.
+        let left = self.lanes.remove_if(|_| true);
+        let _ = timeout_at(deadline, self.subscription.release(left)).await;
+    }
+}
+
+/// Acknowledges what is done with, as much at once as there is.
+async fn acknowledge_all<S: Subscription>(
+    subscription: Arc<S>,
+    mut done: mpsc::UnboundedReceiver<Vec<S::Handle>>,
+) {
+    while let Some(mut handles) = done.recv().await {
+        while let Ok(more) = done.try_recv() {
+            handles.extend(more);
+        }
+        // What is not acknowledged comes again, as a duplicate.
+        if let Err(error) = subscription.acknowledge(handles).await {
+            tracing::warn!(broker = subscription.name(), %error, "deliveries were not acknowledged");
+        }
+    }
+}
+
+/// Removes claims that are older than the retention, from time to time.
+async fn prune<D: Database>(processor: Arc<Processor<D>>, retention: Duration) {
+    loop {
+        let Some(older_than) = SystemTime::now().checked_sub(retention) else { return };
+        match prune_once(&processor, older_than).await {
+            Ok(removed) if removed >= u64::from(PRUNE_BATCH) => continue,
+            Ok(_) => {}
+            Err(error) => {
+                let consumer = &processor.consumer;
+                tracing::warn!(%consumer, %error, "old claims were not removed; trying again later");
+            }
+        }
+        sleep(PRUNE_EVERY).await;
+    }
+}
+
+/// Removes one batch of them; answers how many these were.
+pub(crate) async fn prune_once<D: Database>(
+    processor: &Processor<D>,
+    older_than: SystemTime,
+) -> Result<u64, postrider::WriteError> {
+    let mut tx = processor.database.begin().await?;
+    let removed = D::prune(&mut tx, &processor.consumer, older_than, PRUNE_BATCH).await?;
+    D::commit(tx).await?;
+    Ok(removed)
+}

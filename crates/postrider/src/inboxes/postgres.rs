@@ -1,0 +1,46 @@
+//! What the clients of PostgreSQL share: the statements.
+//!
+//! Claims are plain inserts, which is faster. Everything else is a function of the schema, the
+//! same for all languages.
+
+/// Writes a claim, of consumer and event id, unless there is one.
+pub(super) const INSERT_CLAIM: &str =
+    "INSERT INTO inbox (consumer, event_id) VALUES ($1, $2) ON CONFLICT DO NOTHING";
+
+/// Writes claims, of consumer and event ids, and answers the ids that had none.
+pub(super) const INSERT_CLAIMS: &str = "INSERT INTO inbox (consumer, event_id) \
+     SELECT $1::text, id FROM (SELECT DISTINCT unnest($2::uuid[]) AS id) AS given ORDER BY id \
+     ON CONFLICT DO NOTHING RETURNING event_id";
+
+/// Of consumer, aggregate type, aggregate id and version. Answers the version before.
+pub(super) const ADVANCE: &str = "SELECT inbox_advance($1, $2, $3, $4) AS answer";
+
+/// Of the consumer and the fields of a [`Row`](crate::outboxes::postgres::Row), but for the last.
+/// Answers whether the event was new.
+pub(super) const STORE: &str = "SELECT inbox_store(consumer => $1, event_id => $2, \
+     aggregate_type => $3, aggregate_id => $4, event_type => $5, event_version => $6, \
+     payload => $7, content_type => $8, headers => $9::jsonb, topic => $10, \
+     occurred_at => $11::timestamptz) AS answer";
+
+/// As [`STORE`], with the error and the number of attempts.
+pub(super) const BURY: &str = "SELECT inbox_bury(consumer => $1, event_id => $2, \
+     aggregate_type => $3, aggregate_id => $4, event_type => $5, event_version => $6, \
+     payload => $7, content_type => $8, headers => $9::jsonb, topic => $10, \
+     occurred_at => $11::timestamptz, error => $12, attempts => $13)";
+
+/// Of consumer and event id, or NULL for all. Answers how many there were.
+pub(super) const REVIVE: &str = "SELECT inbox_revive($1, $2) AS answer";
+
+/// Of a time and a number. The function of that name takes an age and not a time.
+pub(super) const PRUNE: &str = "DELETE FROM inbox WHERE ctid = ANY(ARRAY(\
+     SELECT ctid FROM inbox WHERE consumer = $1 AND processed_at < $2::timestamptz LIMIT $3))";
+
+/// A number of attempts as the server has it.
+pub(super) fn attempts_of(attempts: u32) -> i32 {
+    i32::try_from(attempts).unwrap_or(i32::MAX)
+}
+
+/// An error as the server can keep it: it has no text with zeros.
+pub(super) fn error_text(error: &str) -> String {
+    error.replace('\0', "")
+}
