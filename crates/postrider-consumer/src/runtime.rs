@@ -196,7 +196,8 @@ impl<D: Database, S: Subscription> Running<D, S> {
                     (decoding::unknown(&incoming), Some(why))
                 }
             };
-            self.lanes.push(Item { handle, event, attempts: 0, undecodable });
+            let version = self.processor.version_of.as_ref().and_then(|of| of(&event));
+            self.lanes.push(Item { handle, event, attempts: 0, undecodable, version });
         }
         Ok(false)
     }

@@ -47,7 +47,6 @@ async fn kafka() {
 }
 
 #[tokio::test]
-#[ignore = "billing can get stuck: an open bug, shown by `cargo xtask chaos --broker nats`"]
 async fn nats() {
     short(Broker::Nats).await;
 }

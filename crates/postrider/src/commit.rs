@@ -46,7 +46,9 @@ pub enum Outcome {
     /// It was rolled back, or changed nothing: try again.
     NotWritten,
     /// The server has not ended it yet, so ask again later; or that was so long ago that the
-    /// server does not know it any more.
+    /// server does not know it any more; or a relay with `progress = "delete"` may have removed its
+    /// events, which cannot be told from a server that has crashed and lost it: see whether your
+    /// own tables have its changes.
     Undecided,
 }
 

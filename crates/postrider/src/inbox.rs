@@ -50,7 +50,7 @@ pub enum Claim {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "what is stale must not be processed"]
 pub enum Sequence {
-    /// The first that is seen of its key, or the one after the last. The watermark was moved.
+    /// The first of its key (0 or 1), or the one after the last. The watermark was moved.
     Next,
     /// Events between the last one and this are missing, or come later. The watermark was moved:
     /// roll back to refuse the event.
@@ -69,7 +69,8 @@ impl Sequence {
     /// How a version stands to the last one that was known before, if there was any.
     pub fn of(last: Option<u64>, version: u64) -> Self {
         match last {
-            None => Self::Next,
+            None if version <= 1 => Self::Next,
+            None => Self::Gap { last: 0 },
             Some(last) if version <= last => Self::Stale { last },
             Some(last) if version == last + 1 => Self::Next,
             Some(last) => Self::Gap { last },
@@ -305,7 +306,8 @@ mod tests {
     fn a_version_is_next_after_the_last() {
         let sequences = [
             (None, 1, Sequence::Next),
-            (None, 7, Sequence::Next),
+            (None, 2, Sequence::Gap { last: 0 }),
+            (None, 7, Sequence::Gap { last: 0 }),
             (None, 0, Sequence::Next),
             (Some(7), 8, Sequence::Next),
             (Some(7), 9, Sequence::Gap { last: 7 }),

@@ -18,6 +18,8 @@ pub(super) struct Item<H> {
     pub(super) attempts: u32,
     /// Why it is no event, if it is none: it becomes a dead letter.
     pub(super) undecodable: Option<String>,
+    /// Which one of its key it is, if that is known.
+    pub(super) version: Option<u64>,
 }
 
 /// The work that one worker takes: for each key its next deliveries, in order.
@@ -70,7 +72,14 @@ impl<H> Lanes<H> {
     pub(super) fn push(&mut self, item: Item<H>) {
         self.count += 1;
         if let Some(lane) = self.lanes.get_mut(item.event.key()) {
-            lane.items.push_back(item);
+            let is_first = insert(&mut lane.items, item) == 0;
+            // What the first one waited for may be this.
+            if is_first && lane.state == State::Waiting {
+                lane.state = State::Ready;
+                let its_key = lane.items[0].event.key().clone();
+                self.waiting.retain(|_, key| *key != its_key);
+                self.ready.push_back(its_key);
+            }
             return;
         }
         let key = item.event.key().clone();
@@ -116,9 +125,18 @@ impl<H> Lanes<H> {
     ) {
         self.count -= done;
         let lane = self.lanes.get_mut(&key).expect("what was taken has a lane");
+        let came = lane.items.front().and_then(|item| item.version);
+        let first_left = left.first().and_then(|item| item.version);
+        // What came while a later one was worked on goes before it, at once.
+        let is_overtaken = came.is_some_and(|came| first_left.is_some_and(|first| came < first));
         for item in left.into_iter().rev() {
-            lane.items.push_front(item);
+            if is_overtaken {
+                insert(&mut lane.items, item);
+            } else {
+                lane.items.push_front(item);
+            }
         }
+        let again = again.filter(|_| !is_overtaken);
         if lane.items.is_empty() {
             self.lanes.remove(&key);
             return;
@@ -185,6 +203,15 @@ impl<H> Lanes<H> {
     }
 }
 
+/// Puts a delivery before the first one of a later version, or last; answers where. A broker may
+/// deliver again what came before.
+fn insert<H>(items: &mut VecDeque<Item<H>>, item: Item<H>) -> usize {
+    let is_later = |other: &Item<H>| item.version.is_some() && other.version > item.version;
+    let at = items.iter().position(is_later).unwrap_or(items.len());
+    items.insert(at, item);
+    at
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -193,7 +220,7 @@ mod tests {
 
     fn item(key: &str, handle: u32) -> Item<u32> {
         let event = Event::builder("Order", key, "OrderPaid").build().expect("it is valid");
-        Item { handle, event, attempts: 0, undecodable: None }
+        Item { handle, event, attempts: 0, undecodable: None, version: None }
     }
 
     fn lanes(items: &[(&str, u32)]) -> Lanes<u32> {
@@ -236,6 +263,28 @@ mod tests {
         lanes.push(item("c", 4));
         assert_eq!(handles(&lanes.take(9)), [[1]], "it fails nothing else");
         assert_eq!(handles(&lanes.take(9)), [[4]]);
+    }
+
+    #[test]
+    fn what_was_missing_goes_before_what_waits_for_it() {
+        let versioned = |version: u64| {
+            let handle = u32::try_from(version).expect("it is small");
+            Item { version: Some(version), ..item("a", handle) }
+        };
+        let mut lanes = Lanes::new();
+        [4, 5].into_iter().for_each(|version| lanes.push(versioned(version)));
+        let (key, mut items) = lanes.take(1).remove(0);
+        items[0].attempts = 1;
+        lanes.put_back(key, 0, items, Some(Instant::now() + Duration::from_secs(9)));
+        assert!(!lanes.has_ready(), "it waits for what is missing");
+        lanes.push(versioned(3));
+        assert_eq!(lanes.next_due(), None);
+        let (key, items) = lanes.take(1).remove(0);
+        assert_eq!(items[0].handle, 3);
+        // The one before comes while it is worked on, in vain.
+        lanes.push(versioned(2));
+        lanes.put_back(key, 0, items, Some(Instant::now() + Duration::from_secs(9)));
+        assert_eq!(handles(&lanes.take(2)), [[2, 3]]);
     }
 
     #[test]

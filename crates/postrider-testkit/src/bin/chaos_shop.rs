@@ -7,7 +7,7 @@
 use std::error::Error;
 use std::fmt;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use postrider::{Event, Events, LostCommit, Outbox, Outcome, ToEvent as _, WriteError};
@@ -34,6 +34,8 @@ const REFUNDED_OF: u32 = 8;
 const PRICE_MAX: i64 = 1_000_000;
 /// A database that is away is left alone for so long.
 const PAUSE: Duration = Duration::from_millis(100);
+/// Longer than any transaction of the shop.
+const UNDECIDED_MAX: Duration = Duration::from_secs(5);
 
 const OPEN: &str = "SELECT id, cents, paid, step FROM orders WHERE worker = $1 AND is_open
      ORDER BY id FOR UPDATE";
@@ -140,6 +142,7 @@ impl Worker {
 
     /// Finds out what became of a transaction. The shop's own tables must say the same.
     async fn resolve(&self, commit: &LostCommit) -> Result<(), Failure> {
+        let started = Instant::now();
         loop {
             let known = sqlx::query_scalar(KNOWN_STEPS).bind(commit.event_ids());
             let asked = match self.outbox.was_written(&self.pool, commit).await {
@@ -159,6 +162,11 @@ impl Worker {
                 Some((outcome @ (Outcome::Written | Outcome::NotWritten), known)) => {
                     let said = format!("{ids:?}: {outcome:?}, but {known} steps are there");
                     return Err(said.into());
+                }
+                // Its own tables decide, after any transaction of that time has ended.
+                Some((Outcome::Undecided, 0)) if started.elapsed() > UNDECIDED_MAX => {
+                    eprintln!("a lost commit was lost with the server");
+                    return Ok(());
                 }
                 Some((Outcome::Undecided, _)) | None => sleep(PAUSE).await,
             }

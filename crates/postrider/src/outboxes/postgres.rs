@@ -90,8 +90,10 @@ pub(crate) fn outcome_of(
     use crate::commit::Outcome;
     match status {
         _ if found => Outcome::Written,
-        // A relay may have deleted the events already.
-        Some("committed") => Outcome::Written,
+        Some("committed") if commit.event_ids().is_empty() => Outcome::Written,
+        // A relay has deleted the events; or the server has crashed since, has lost the
+        // transaction, and has given its number to another.
+        Some("committed") => Outcome::Undecided,
         Some("aborted") => Outcome::NotWritten,
         None if commit.transaction().is_none() => Outcome::NotWritten,
         _ => Outcome::Undecided,

@@ -3,11 +3,13 @@
 use postrider::schema::postgres::{Layout, migrate, migrations, pending, sql, status};
 use postrider::schema::{SchemaError, TableName};
 use tokio::task::JoinSet;
+use tokio_postgres::error::SqlState;
 
 use super::{PARTITIONED, migrated, odd_name, run, value, values};
 use crate::case;
 use crate::harnesses::writers::schema::Schema;
 use crate::suites::Case;
+use crate::suites::waiting::until;
 
 const TABLES: &str = "SELECT relname::text FROM pg_class WHERE relkind IN ('r', 'p')
     AND relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
@@ -70,7 +72,16 @@ async fn the_printed_script_leaves_nothing_pending(schema: Schema) {
         if layout == Layout::Existing {
             run(&client, &format!("CREATE TABLE {} (id bigint)", odd.quoted())).await;
         }
-        run(&client, &sql(&odd, layout)).await;
+        let script = sql(&odd, layout);
+        // Partitions are not waited for for long, and other cases may be making theirs.
+        until("the script has run", || async {
+            match client.batch_execute(&script).await {
+                Ok(()) => true,
+                Err(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => false,
+                Err(error) => panic!("{script}: {error:?}"),
+            }
+        })
+        .await;
         let lacking = pending(&client, &odd, Some(layout)).await.expect("the layout is right");
         assert!(lacking.is_empty(), "{lacking:?}");
         let status = status(&client, &odd).await.expect("it can be looked at");
