@@ -2,7 +2,7 @@
 //!
 //! The consumer is made if it is missing. Instances of an application share it by its name, and
 //! each gets a part of the messages, whatever their keys are: one instance keeps the order of each
-//! key, several do not. Whoever wants both gives each instance subjects of its own (see
+//! key, several do not; and after a crash what comes again comes after what is newer. Whoever wants both gives each instance subjects of its own (see
 //! [`filter_subjects`](Nats::filter_subjects)), or watches the versions (see
 //! [`versions_by`](crate::Consumer::versions_by)).
 //!
