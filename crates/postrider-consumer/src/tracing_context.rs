@@ -31,11 +31,12 @@ pub(crate) fn linked<'t>(event: &Event, consumer: &str, handling: Handling<'t>) 
             KeyValue::new("messaging.consumer.group.name", consumer.to_owned()),
             KeyValue::new("messaging.message.id", event.id().to_string()),
         ]);
+    let mut parent = Context::new();
     if producer.is_valid() {
         span = span.with_links(vec![Link::with_context(producer.clone())]);
+        // The producer's trace goes on, so that one trace shows the whole way.
+        parent = parent.with_remote_span_context(producer);
     }
-    // The producer's trace goes on, so that one trace shows the whole way.
-    let parent = Context::new().with_remote_span_context(producer);
     let context = Context::new().with_span(tracer.build_with_context(span, &parent));
     Box::pin(handling.with_context(context))
 }

@@ -52,21 +52,16 @@ fn main() -> ExitCode {
     suites::run(all)
 }
 
-/// One outbox of each kind, joined to a broker.
+/// Every kind of outbox, joined to a broker.
 #[cfg(any(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis"))]
 fn to_broker(
     target: &suites::Backend<suites::sink::Subject, suites::sink::TargetCapabilities>,
 ) -> Vec<libtest_mimic::Trial> {
     let mut outboxes = Vec::new();
     #[cfg(feature = "postgres")]
-    {
-        use sources::postgres::{Reading, backend};
-
-        let cursor = Reading::Polled(postrider_relay::sources::Progress::Cursor);
-        outboxes.extend([backend(cursor), backend(Reading::Logged)]);
-    }
+    outboxes.extend(sources::postgres::Reading::ALL.map(sources::postgres::backend));
     #[cfg(feature = "sqlite")]
-    outboxes.push(sources::sqlite::backend(postrider_relay::sources::Progress::Mark));
+    outboxes.extend(postrider_relay::sources::Progress::ALL.map(sources::sqlite::backend));
     let route = |outbox| trials(pipeline::cases(), pipeline::backend(outbox, target.clone()));
     outboxes.into_iter().flat_map(route).collect()
 }

@@ -101,6 +101,8 @@ pub struct Work {
     pub batch: usize,
     /// Acknowledgements are lost on their way.
     pub loses_acknowledgements: bool,
+    /// Payments are handled by their numbers, and none before one that is missing.
+    pub refuses_gaps: bool,
 }
 
 impl Work {
@@ -117,6 +119,7 @@ impl Work {
             },
             batch: 16,
             loses_acknowledgements: false,
+            refuses_gaps: false,
         }
     }
 
@@ -148,6 +151,12 @@ impl Paid {
         let event = Event::builder("Account", account, "Paid").json(&paid).build();
         event.expect("the event is valid")
     }
+
+    /// Which one of its account an event is.
+    fn number_in(event: &Event) -> Option<u64> {
+        let paid: Self = serde_json::from_slice(event.payload()).ok()?;
+        Some(paid.number.into())
+    }
 }
 
 /// A consumer at work. It crashes if this is dropped.
@@ -161,10 +170,11 @@ impl Consuming {
     /// Starts one on a subscription.
     pub fn start<S: Subscription>(subscription: S, work: Work) -> Self {
         let (stop, stopped) = oneshot::channel();
-        let Work { consumer: name, pool, act, retry, batch, loses_acknowledgements } = work;
+        let Work { consumer: name, pool, act, retry, batch, .. } = work;
+        let Work { loses_acknowledgements, refuses_gaps, .. } = work;
         let subscription = Faulty { inner: subscription, loses_acknowledgements };
         let of_handler = name.clone();
-        let consumer = Consumer::new(name, pool, subscription)
+        let mut consumer = Consumer::new(name, pool, subscription)
             .retry(retry)
             .batch(batch)
             .concurrency(4)
@@ -191,6 +201,9 @@ impl Consuming {
                     }
                 })
             });
+        if refuses_gaps {
+            consumer = consumer.versions_by(Paid::number_in).refuse_gaps();
+        }
         let metrics = consumer.metrics();
         let stopped = async { stopped.await.unwrap_or_default() };
         Self { stop: Some(stop), task: tokio::spawn(consumer.run(stopped)), metrics }

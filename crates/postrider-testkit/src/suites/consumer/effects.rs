@@ -22,6 +22,7 @@ pub(super) fn cases() -> Vec<Case<Subject, Capabilities>> {
         case!(every_format_of_the_relay_is_understood)
             .needing(|can| can.is_relayed, "the relay does not publish there"),
         case!(fields_that_were_added_are_passed_over),
+        case!(what_comes_too_early_waits_and_what_comes_too_late_is_passed_over),
         case!(what_was_acknowledged_does_not_come_again),
         case!(a_slow_handler_keeps_its_delivery)
             .needing(|can| can.has_visibility, "it gives a delivery to nobody else"),
@@ -140,6 +141,26 @@ async fn fields_that_were_added_are_passed_over(subject: Subject) {
     consuming.until("it is applied", |counts| counts.handled == 1 && counts.skipped == 1).await;
     consuming.stop().await;
     ledger.check("billing", &events).await;
+}
+
+/// F82: a producer, or a broker that delivers again, mixes up the order of a key.
+async fn what_comes_too_early_waits_and_what_comes_too_late_is_passed_over(subject: Subject) {
+    let Subject { topic, ledger } = subject;
+    topic.add_group("billing").await;
+    let in_order = payments(5, 4);
+    let mut mixed = in_order.clone();
+    mixed.reverse();
+    topic.publish(&mixed).await;
+    let work = Work { refuses_gaps: true, ..Work::new("billing", &ledger) };
+    let patient = postrider_consumer::Retry { attempts_max: u32::MAX, ..work.retry };
+    let consuming = topic.consume("billing", Work { retry: patient, ..work });
+    consuming.until("all are applied", |counts| counts.handled == 20).await;
+    // Another event that says to be the second one.
+    topic.publish(&[Paid::event("a0", 2, 1)]).await;
+    consuming.until("the late one is passed over", |counts| counts.stale == 1).await;
+    let counts = consuming.stop().await;
+    assert_eq!((counts.handled, counts.buried), (20, 0), "{counts:?}");
+    ledger.check("billing", &in_order).await;
 }
 
 async fn what_was_acknowledged_does_not_come_again(subject: Subject) {
