@@ -1,15 +1,17 @@
 //! A consumer: its name, its handlers and how it works.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use postrider::{Event, EventType};
+use postrider::{Event, EventType, WriteError};
 use serde::de::DeserializeOwned;
 
 use crate::database::Database;
 use crate::handlers::{Delivered, Handlers, Handling, Unhandled};
 use crate::metrics::Metrics;
-use crate::processor::Processor;
+use crate::preflight;
+use crate::processor::{GivenUp, Processor};
 use crate::retry::Retry;
 use crate::runtime;
 use crate::subscription::{Subscription, SubscriptionError};
@@ -71,7 +73,8 @@ impl<D: Database, S> Consumer<D, S> {
             database,
             handlers: Handlers::new(),
             version_of: None,
-            refuses_gaps: false,
+            gap_patience: None,
+            given_up: GivenUp::default(),
             metrics: Arc::default(),
         };
         let options = Options {
@@ -125,10 +128,14 @@ impl<D: Database, S> Consumer<D, S> {
         self
     }
 
-    /// An event before which others are missing is tried again later, and becomes a dead letter
-    /// in the end. Otherwise it is handled.
-    pub fn refuse_gaps(mut self) -> Self {
-        self.processor.refuses_gaps = true;
+    /// An event before which others are missing waits for them, so long, and then becomes a dead
+    /// letter, as do those after it until the missing ones have come. Otherwise it is handled.
+    ///
+    /// The time should be some times as long as the broker takes to deliver again what a consumer
+    /// that crashed had. A consumer that begins where the first events of a key are gone refuses
+    /// that key.
+    pub fn refuse_gaps(mut self, patience: Duration) -> Self {
+        self.processor.gap_patience = Some(patience);
         self
     }
 
@@ -157,7 +164,7 @@ impl<D: Database, S> Consumer<D, S> {
     }
 
     /// For how long claims are kept. Defaults to 30 days. It must be longer than the broker may
-    /// take to deliver an event again.
+    /// take to deliver an event again; with [`Duration::MAX`] they are kept for ever.
     pub fn retention(mut self, retention: Duration) -> Self {
         self.options.retention = retention;
         self
@@ -184,7 +191,9 @@ impl<D: Database, S> Consumer<D, S> {
         } else if self.processor.handlers.is_empty() {
             Some("the consumer has no handlers; add one with `on`".to_owned())
         } else {
-            None
+            self.processor.handlers.twice().map(|(event_type, version)| {
+                format!("two handlers are for {event_type} of version {version}; remove one")
+            })
         }
     }
 }
@@ -200,20 +209,11 @@ impl<D: Database, S: Subscription> Consumer<D, S> {
             return Err(ConsumerError::Misconfigured(problem));
         }
         let (processor, subscription, options) = self.into_parts();
-        match subscription.redelivery_window().await {
-            Ok(Some(window)) if window >= options.retention => {
-                let message = format!(
-                    "claims are kept for {:?}, and {} may deliver an event again after {window:?}: \
-                     it would have its effect twice; keep them longer with `retention`, or let the \
-                     broker keep messages for less",
-                    options.retention,
-                    subscription.name()
-                );
-                return Err(ConsumerError::Misconfigured(message));
-            }
-            Err(error) if error.is_final => return Err(ConsumerError::Subscription(error)),
-            // Nobody knows, or the broker is away: receiving tells.
-            Ok(_) | Err(_) => {}
+        let mut shutdown = pin!(shutdown);
+        tokio::select! {
+            biased;
+            () = &mut shutdown => return Ok(()),
+            ready = preflight::ready(&processor, &subscription, options.retention) => ready?,
         }
         runtime::run(Arc::new(processor), Arc::new(subscription), options, shutdown).await
     }
@@ -226,6 +226,9 @@ pub enum ConsumerError {
     /// It is set up in a way that cannot work.
     #[error("{0}")]
     Misconfigured(String),
+    /// The database has no inbox, or lets nobody use it.
+    #[error("the inbox cannot be used")]
+    Inbox(#[source] WriteError),
     /// The broker refuses, and goes on doing so.
     #[error("the subscription cannot go on")]
     Subscription(#[source] SubscriptionError),

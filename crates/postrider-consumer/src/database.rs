@@ -15,7 +15,7 @@ pub trait Database: Clone + Send + Sync + 'static {
     /// Begins a transaction.
     fn begin(&self) -> Answer<'_, Self::Tx>;
 
-    /// Commits it.
+    /// Commits it. Fails if it was not committed, also if the server would not say so by itself.
     fn commit(tx: Self::Tx) -> Answer<'static, ()>;
 
     /// Claims events for a consumer; see [`Inbox::once_all`](postrider::Inbox::once_all).

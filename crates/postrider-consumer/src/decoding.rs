@@ -15,6 +15,7 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use jiff::Timestamp;
+use postrider::event::{HEADERS_MAX, PAYLOAD_BYTES_MAX};
 use postrider::{Event, InvalidEvent};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -28,7 +29,7 @@ const OWN_PREFIX: &str = "postrider-";
 /// What Debezium's router puts before the aggregate type in a topic.
 const TOPIC_PREFIX: &str = "outbox.event.";
 /// The type of what is not understood.
-const UNKNOWN: &str = "unknown";
+pub(crate) const UNKNOWN: &str = "unknown";
 /// As long as a name or an id of an event may be.
 const NAME_BYTES: usize = postrider::event::NAME_BYTES_MAX;
 
@@ -93,22 +94,28 @@ pub fn decode(incoming: &Incoming) -> Result<Event, Undecodable> {
 }
 
 /// What is kept of a message that is no event, so that it can be kept as dead: its id is made of
-/// its place, so it is the same with each delivery.
+/// its place, so it is the same with each delivery. Of what is too large the beginning is kept.
 pub(crate) fn unknown(incoming: &Incoming) -> Event {
-    let place = cut(&incoming.place, NAME_BYTES);
-    let topic = if incoming.topic.is_empty() { UNKNOWN } else { cut(&incoming.topic, NAME_BYTES) };
-    let new = || {
-        let place = if place.is_empty() { UNKNOWN } else { place };
-        Event::builder(topic, place, UNKNOWN)
-            .id(Uuid::new_v5(&Uuid::NAMESPACE_URL, incoming.place.as_bytes()))
+    let name = |text: &str| match printable(cut(text, NAME_BYTES)) {
+        name if name.is_empty() => UNKNOWN.to_owned(),
+        name => cut(&name, NAME_BYTES).to_owned(),
     };
-    let content_type = "application/octet-stream";
-    let mut whole = new().payload(incoming.body.clone(), content_type);
-    for (name, value) in &incoming.headers {
-        whole = whole.header(name, value);
+    let body = incoming.body.slice(..incoming.body.len().min(PAYLOAD_BYTES_MAX));
+    let bare = || {
+        Event::builder(name(&incoming.topic), name(&incoming.place), UNKNOWN)
+            .id(Uuid::new_v5(&Uuid::NAMESPACE_URL, incoming.place.as_bytes()))
+            .payload(body.clone(), "application/octet-stream")
+    };
+    let mut whole = bare();
+    for (name, value) in incoming.headers.iter().take(HEADERS_MAX) {
+        whole = whole.header(name, printable(value));
     }
-    // What is too large to be kept can still be found at its place.
-    whole.build().or_else(|_| new().build()).expect("a short event is valid")
+    whole.build().or_else(|_| bare().build()).expect("what is left of it keeps to all limits")
+}
+
+/// A text with a sign in the place of what an event may not have.
+fn printable(text: &str) -> String {
+    text.replace(char::is_control, "\u{fffd}")
 }
 
 fn is_structured(incoming: &Incoming) -> bool {
@@ -190,7 +197,8 @@ impl Parts<'_> {
             let parsed: Timestamp = time.parse().map_err(|_| bad("time", time))?;
             event = event.occurred_at(SystemTime::from(parsed));
         }
-        if !incoming.topic.is_empty() {
+        let is_topic = |topic: &str| !topic.is_empty() && !topic.contains(char::is_control);
+        if is_topic(&incoming.topic) && incoming.topic.len() <= NAME_BYTES {
             event = event.topic(&incoming.topic);
         }
         for (name, value) in self.headers {

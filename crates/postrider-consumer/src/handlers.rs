@@ -8,6 +8,8 @@ use std::pin::Pin;
 use postrider::{Event, EventType, Sequence};
 use serde::de::DeserializeOwned;
 
+use crate::decoding::UNKNOWN;
+
 /// What a handler fails with; `?` makes it of any error.
 pub type HandlerError = Box<dyn StdError + Send + Sync>;
 
@@ -62,6 +64,7 @@ pub(crate) enum Route<'h, Tx> {
 pub(crate) struct Handlers<Tx> {
     by_version: HashMap<(&'static str, u32), Handler<Tx>>,
     types: HashSet<&'static str>,
+    twice: Option<(&'static str, u32)>,
     pub(crate) unknown_type: Unhandled,
     pub(crate) unknown_version: Unhandled,
 }
@@ -71,6 +74,7 @@ impl<Tx: 'static> Handlers<Tx> {
         Self {
             by_version: HashMap::new(),
             types: HashSet::new(),
+            twice: None,
             unknown_type: Unhandled::Skip,
             unknown_version: Unhandled::Bury,
         }
@@ -80,7 +84,12 @@ impl<Tx: 'static> Handlers<Tx> {
         self.by_version.is_empty()
     }
 
-    /// Adds a handler; it replaces the one of the same type and version.
+    /// A type and version that two handlers are for.
+    pub(crate) fn twice(&self) -> Option<(&'static str, u32)> {
+        self.twice
+    }
+
+    /// Adds a handler.
     pub(crate) fn add<E, F>(&mut self, handler: F)
     where
         E: EventType + DeserializeOwned + Send + 'static,
@@ -102,7 +111,10 @@ impl<Tx: 'static> Handlers<Tx> {
                     }
                 }
             });
-        self.by_version.insert((E::EVENT_TYPE, E::EVENT_VERSION), handler);
+        let handles = (E::EVENT_TYPE, E::EVENT_VERSION);
+        if self.by_version.insert(handles, handler).is_some() {
+            self.twice = Some(handles);
+        }
         self.types.insert(E::EVENT_TYPE);
     }
 
@@ -120,6 +132,10 @@ impl<Tx: 'static> Handlers<Tx> {
                     "no handler for {event_type} of version {version}, only for {}",
                     known.join(", ")
                 ))
+            }
+            // It was dead as no event, and would be gone.
+            (None, None) if event_type == UNKNOWN => {
+                Route::Bury("it is no event that can be understood".to_owned())
             }
             (None, None) if self.unknown_type == Unhandled::Bury => {
                 Route::Bury(format!("no handler for events of the type {event_type}"))

@@ -18,6 +18,7 @@ mod databases;
 pub mod decoding;
 pub mod handlers;
 pub mod metrics;
+mod preflight;
 mod processor;
 pub mod retry;
 mod runtime;
@@ -32,7 +33,7 @@ pub use database::Database;
 pub use handlers::{Delivered, HandlerError, Handling, Rejected, Unhandled};
 pub use metrics::{Counts, Metrics};
 pub use retry::Retry;
-pub use subscription::{Incoming, Received, Subscription, SubscriptionError};
+pub use subscription::{Incoming, Received, Redelivery, Subscription, SubscriptionError};
 
 /// The guide, so that its code is compiled.
 #[cfg(all(doctest, feature = "axum", feature = "sqlx-postgres"))]

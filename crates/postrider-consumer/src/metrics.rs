@@ -79,22 +79,25 @@ impl Metrics {
         let label = consumer.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
         let counts = self.counts();
         let mut text = String::new();
-        for (name, value) in [
-            ("received", counts.received),
-            ("handled", counts.handled),
-            ("duplicates", counts.duplicates),
+        let _ = writeln!(text, "# TYPE inbox_processed_total counter");
+        for (result, value) in [
+            ("applied", counts.handled),
+            ("duplicate", counts.duplicates),
             ("skipped", counts.skipped),
             ("stale", counts.stale),
-            ("gaps", counts.gaps),
-            ("retries", counts.retries),
             ("buried", counts.buried),
         ] {
-            let name = format!("postrider_consumer_{name}_total");
-            let _ = writeln!(text, "# TYPE {name} counter\n{name}{{consumer=\"{label}\"}} {value}");
+            let labels = format!("consumer=\"{label}\",result=\"{result}\"");
+            let _ = writeln!(text, "inbox_processed_total{{{labels}}} {value}");
         }
-        let name = "postrider_consumer_in_flight";
-        let value = counts.in_flight;
-        let _ = writeln!(text, "# TYPE {name} gauge\n{name}{{consumer=\"{label}\"}} {value}");
+        for (name, kind, value) in [
+            ("inbox_received_total", "counter", counts.received),
+            ("inbox_retries_total", "counter", counts.retries),
+            ("inbox_gaps_total", "counter", counts.gaps),
+            ("inbox_in_flight", "gauge", counts.in_flight),
+        ] {
+            let _ = writeln!(text, "# TYPE {name} {kind}\n{name}{{consumer=\"{label}\"}} {value}");
+        }
         text
     }
 }

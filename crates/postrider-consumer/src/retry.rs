@@ -3,8 +3,8 @@
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::time::Duration;
 
-/// How often and when a handler is tried again. Defaults to 10 attempts in about a minute and a
-/// half.
+/// How often and when a handler is tried again. Defaults to 10 attempts in half a minute to a
+/// minute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retry {
     /// How often a handler is tried before its event becomes a dead letter. Defaults to 10.

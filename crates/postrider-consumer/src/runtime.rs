@@ -9,7 +9,8 @@
 //!
 //! - **Bounded**: what was received and is not done with is at most the window. A key whose handler
 //!   fails keeps its later events in its lane until it succeeds or the event is a dead letter, so a
-//!   poison event holds up its key, for a time that is bounded, and nothing else.
+//!   poison event holds up its key, for a time that is bounded, and nothing else, unless so much
+//!   comes of its key meanwhile that it fills the window.
 //! - **A broker that is away** is asked again after a pause; a mistake that only somebody can mend
 //!   ends the run.
 //! - **A database that is away** counts against no event.
@@ -38,6 +39,8 @@ use crate::subscription::{Received, Subscription, SubscriptionError};
 
 /// How long a broker that is away is left alone.
 const BROKER_PAUSE: Duration = Duration::from_millis(500);
+/// How long is waited at the end for the broker.
+const CLOSE_GRACE: Duration = Duration::from_secs(3);
 /// How often claims are looked through for old ones.
 pub(crate) const PRUNE_EVERY: Duration = Duration::from_secs(600);
 /// Claims that are removed in one transaction.
@@ -53,8 +56,10 @@ pub(crate) async fn run<D: Database, S: Subscription>(
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ConsumerError> {
     let (acknowledge, acknowledged) = mpsc::unbounded_channel();
-    let acknowledging = tokio::spawn(acknowledge_all(Arc::clone(&subscription), acknowledged));
-    let pruning = tokio::spawn(prune(Arc::clone(&processor), options.retention));
+    // They end with this, also if nobody waits for it any longer.
+    let (mut acknowledging, mut upkeep) = (JoinSet::new(), JoinSet::new());
+    acknowledging.spawn(acknowledge_all(Arc::clone(&subscription), acknowledged));
+    upkeep.spawn(prune(Arc::clone(&processor), options.retention));
     let mut running = Running {
         processor,
         subscription: Arc::clone(&subscription),
@@ -62,16 +67,17 @@ pub(crate) async fn run<D: Database, S: Subscription>(
         lanes: Lanes::new(),
         workers: JoinSet::new(),
         at_work: HashMap::new(),
+        upkeep,
         acknowledge,
     };
     let ended = running.until(shutdown).await;
     running.finish().await;
-    pruning.abort();
-    let Running { acknowledge, .. } = running;
-    drop(acknowledge);
-    // What is not acknowledged comes again: a broker that is silent holds up no stop.
-    let _ = timeout_at((Instant::now() + options.grace).into(), acknowledging).await;
-    let _ = timeout_at((Instant::now() + options.grace).into(), subscription.close()).await;
+    // What is not acknowledged or given back comes again: a broker that is silent holds up no stop.
+    let deadline = (Instant::now() + CLOSE_GRACE).into();
+    let _ = timeout_at(deadline, running.give_back()).await;
+    drop(running);
+    let _ = timeout_at(deadline, acknowledging.join_next()).await;
+    let _ = timeout_at(deadline, subscription.close()).await;
     ended
 }
 
@@ -83,6 +89,8 @@ struct Running<D: Database, S: Subscription> {
     workers: JoinSet<Vec<Ended<S::Handle>>>,
     /// What each worker works on, where the broker wants to hear of it.
     at_work: HashMap<task::Id, Vec<S::Handle>>,
+    /// Tasks that nobody waits for.
+    upkeep: JoinSet<()>,
     acknowledge: mpsc::UnboundedSender<Vec<S::Handle>>,
 }
 
@@ -196,25 +204,36 @@ impl<D: Database, S: Subscription> Running<D, S> {
                     (decoding::unknown(&incoming), Some(why))
                 }
             };
-            let version = self.processor.version_of.as_ref().and_then(|of| of(&event));
-            self.lanes.push(Item { handle, event, attempts: 0, undecodable, version });
+            // A panic is met again where it counts.
+            let version = self.processor.version(&event).unwrap_or_default();
+            let (attempts, waits_since, is_revived) = (0, None, incoming.is_revived);
+            self.lanes.push(Item {
+                handle,
+                event,
+                attempts,
+                undecodable,
+                version,
+                waits_since,
+                is_revived,
+            });
         }
         Ok(false)
     }
 
     /// Tells the broker what is still under way.
-    fn extend(&self) {
+    fn extend(&mut self) {
         let at_work = self.at_work.values().flatten();
         let handles: Vec<_> = self.lanes.handles().chain(at_work).cloned().collect();
         let subscription = Arc::clone(&self.subscription);
-        tokio::spawn(async move {
+        while self.upkeep.try_join_next().is_some() {}
+        self.upkeep.spawn(async move {
             if let Err(error) = subscription.extend(&handles).await {
                 tracing::warn!(broker = subscription.name(), %error, "what is worked on was not extended");
             }
         });
     }
 
-    /// Lets work that has begun end, and gives the rest back.
+    /// Lets work that has begun end.
     async fn finish(&mut self) {
         let deadline = (Instant::now() + self.options.grace).into();
         while let Ok(Some(ended)) = timeout_at(deadline, self.workers.join_next_with_id()).await {
@@ -223,9 +242,16 @@ impl<D: Database, S: Subscription> Running<D, S> {
             }
         }
         self.workers.abort_all();
+    }
+
+    /// Gives back what is not done with.
+    async fn give_back(&mut self) {
         // All at once, so that those of one key come again in their order.
-        let left = self.lanes.remove_if(|_| true);
-        let _ = timeout_at(deadline, self.subscription.release(left)).await;
+        let mut left: Vec<_> = self.at_work.drain().flat_map(|(_, handles)| handles).collect();
+        left.extend(self.lanes.remove_if(|_| true));
+        if let Err(error) = self.subscription.release(left).await {
+            tracing::warn!(broker = self.subscription.name(), %error, "deliveries come again later");
+        }
     }
 }
 

@@ -25,10 +25,9 @@ pub trait Subscription: Send + Sync + 'static {
         None
     }
 
-    /// The longest time after which the broker may deliver a message again, as far as it is known:
-    /// claims must be kept for longer. `None` if there is no such limit, or nobody knows it.
-    async fn redelivery_window(&self) -> Result<Option<Duration>, SubscriptionError> {
-        Ok(None)
+    /// For how long the broker may deliver a message again: claims must be kept for longer.
+    async fn redelivery(&self) -> Result<Redelivery, SubscriptionError> {
+        Ok(Redelivery::Unknown)
     }
 
     /// Waits for deliveries, at least one and at most `max`. Those of one key come in their order.
@@ -62,6 +61,17 @@ pub trait Subscription: Send + Sync + 'static {
     async fn close(&self) {}
 }
 
+/// For how long a broker may deliver a message again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Redelivery {
+    /// For so long after it was published.
+    Within(Duration),
+    /// For ever, because it keeps messages for ever.
+    Unlimited,
+    /// It depends on things that nobody can ask for, such as when they are acknowledged.
+    Unknown,
+}
+
 /// A delivery, and the handle that acknowledges it.
 #[derive(Debug)]
 pub struct Received<H> {
@@ -84,6 +94,8 @@ pub struct Incoming {
     pub body: Bytes,
     /// Where it is, for an operator: `orders/3@1207`. The same for each delivery of the message.
     pub place: String,
+    /// It was dead, and somebody wants it to be handled, whatever came after it.
+    pub is_revived: bool,
 }
 
 /// The broker could not be reached, or refused. The runtime tries again.

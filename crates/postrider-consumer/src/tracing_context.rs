@@ -9,7 +9,9 @@ use crate::handlers::Handling;
 pub(crate) fn linked<'t>(event: &Event, consumer: &str, handling: Handling<'t>) -> Handling<'t> {
     use std::collections::HashMap;
 
-    use opentelemetry::trace::{FutureExt as _, Link, SpanKind, TraceContextExt as _, Tracer as _};
+    use opentelemetry::trace::{
+        FutureExt as _, Link, SpanKind, Status, TraceContextExt as _, Tracer as _,
+    };
     use opentelemetry::{Context, KeyValue, global};
 
     let headers: HashMap<String, String> = event
@@ -38,6 +40,14 @@ pub(crate) fn linked<'t>(event: &Event, consumer: &str, handling: Handling<'t>) 
         parent = parent.with_remote_span_context(producer);
     }
     let context = Context::new().with_span(tracer.build_with_context(span, &parent));
+    let handling = async {
+        let handled = handling.await;
+        if handled.is_err() {
+            // Why is for the log: it may quote what nobody should see.
+            Context::current().span().set_status(Status::error("the handler failed"));
+        }
+        handled
+    };
     Box::pin(handling.with_context(context))
 }
 

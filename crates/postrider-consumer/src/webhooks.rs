@@ -43,11 +43,14 @@ pub use self::verifier::{BODY_BYTES_MAX, BadSecret, NotGenuine, TOLERANCE, Verif
 pub use self::webhook::Webhook;
 use crate::consumer::{Consumer, ConsumerError};
 use crate::database::Database;
-use crate::processor::{FailureKind, Processor, told};
+use crate::processor::{Due, FailureKind, Processor, told};
 use crate::runtime::{PRUNE_BATCH, PRUNE_EVERY, prune_once};
 
 /// When the sender should try again, in seconds.
 const RETRY_AFTER_SECONDS: u64 = 2;
+
+/// So many bodies are in memory at most before it is known whether they are genuine.
+const READING_MAX: usize = 128;
 
 /// Deliveries by HTTP, in the place of a subscription. See [`Consumer::into_route`].
 #[derive(Clone, Debug)]
@@ -118,6 +121,7 @@ impl<D: Database> Consumer<D, Webhooks> {
             verifier,
             window: options.window,
             in_flight: AtomicUsize::new(0),
+            reading: Semaphore::new(READING_MAX),
             transactions: Semaphore::new(options.concurrency.min(Semaphore::MAX_PERMITS)),
             retention: options.retention,
             prune_at: Mutex::new(Instant::now()),
@@ -135,6 +139,8 @@ struct Receiver<D: Database> {
     verifier: Verifier,
     window: usize,
     in_flight: AtomicUsize,
+    /// Requests whose body is being read.
+    reading: Semaphore,
     transactions: Semaphore,
     retention: Duration,
     prune_at: Mutex<Instant>,
@@ -146,7 +152,10 @@ impl<D: Database> Receiver<D> {
         if place.count > self.window {
             return again(StatusCode::SERVICE_UNAVAILABLE, "there are too many requests at once");
         }
+        // Anybody can begin to send a body.
+        let reading = self.reading.acquire().await.expect("it is never closed");
         let webhook = Webhook::read(&self.verifier, request).await;
+        drop(reading);
         let event = match webhook.and_then(|webhook| webhook.event()) {
             Ok(event) => event,
             Err(refusal) => {
@@ -170,14 +179,15 @@ impl<D: Database> Receiver<D> {
 
     /// Has the effect of an event, unless it was had before.
     async fn apply(&self, event: &Event) -> Result<(), Response> {
-        let Err(failure) = self.processor.process(&[event]).await else { return Ok(()) };
+        let due = Due { event, is_revived: false };
+        let Err(failure) = self.processor.process(&[due]).await else { return Ok(()) };
         let (consumer, id, error) = (&self.processor.consumer, event.id(), told(&*failure.error));
         match failure.kind {
             FailureKind::Database => {
                 tracing::warn!(%consumer, %id, %error, "the database is away; the sender tries again");
                 Err(again(StatusCode::SERVICE_UNAVAILABLE, "the database is away"))
             }
-            FailureKind::Handler => {
+            FailureKind::Handler | FailureKind::Gap { .. } => {
                 self.processor.metrics.retries(1);
                 tracing::warn!(%consumer, %id, %error, "the handler failed; the sender tries again");
                 Err(again(StatusCode::INTERNAL_SERVER_ERROR, "the handler failed"))

@@ -2,15 +2,14 @@
 
 use std::time::SystemTime;
 
-use postrider::inbox::InboxTransaction;
 use postrider::outbox::Answer;
-use postrider::{Claim, Event, Key, Sequence, WriteError};
+use postrider::{Claim, Event, Inbox, Key, Sequence, WriteError};
 use uuid::Uuid;
 
 use crate::database::Database;
 
 macro_rules! database {
-    ($pool:ty, $database:ty, $begin:literal) => {
+    ($pool:ty, $database:ty, $begin:literal, $before_commit:expr) => {
         impl Database for $pool {
             type Tx = sqlx::Transaction<'static, $database>;
 
@@ -21,9 +20,16 @@ macro_rules! database {
                 })
             }
 
-            fn commit(tx: Self::Tx) -> Answer<'static, ()> {
+            fn commit(mut tx: Self::Tx) -> Answer<'static, ()> {
                 Box::pin(async move {
-                    let committed = tx.commit().await;
+                    let before: Option<&'static str> = $before_commit;
+                    let committed = match before {
+                        Some(statement) => match sqlx::query(statement).execute(&mut *tx).await {
+                            Ok(_) => tx.commit().await,
+                            Err(error) => Err(error),
+                        },
+                        None => tx.commit().await,
+                    };
                     committed.map_err(|source| WriteError::Database { source: source.into() })
                 })
             }
@@ -33,7 +39,7 @@ macro_rules! database {
                 consumer: &'t str,
                 event_ids: &'t [Uuid],
             ) -> Answer<'t, Vec<Claim>> {
-                tx.claim_all(consumer, event_ids)
+                Inbox::new().once_all(tx, consumer, event_ids)
             }
 
             fn advance<'t>(
@@ -42,7 +48,7 @@ macro_rules! database {
                 key: &'t Key,
                 version: u64,
             ) -> Answer<'t, Sequence> {
-                InboxTransaction::advance(tx, consumer, key, version)
+                Inbox::new().advance(tx, consumer, key, version)
             }
 
             fn bury<'t>(
@@ -52,7 +58,7 @@ macro_rules! database {
                 error: &'t str,
                 attempts: u32,
             ) -> Answer<'t, ()> {
-                InboxTransaction::bury(tx, consumer, event, error, attempts)
+                Inbox::new().bury(tx, consumer, event, error, attempts)
             }
 
             fn prune<'t>(
@@ -61,14 +67,16 @@ macro_rules! database {
                 older_than: SystemTime,
                 limit: u32,
             ) -> Answer<'t, u64> {
-                InboxTransaction::prune(tx, consumer, older_than, limit)
+                Inbox::new().prune(tx, consumer, older_than, limit)
             }
         }
     };
 }
 
 #[cfg(feature = "sqlx-postgres")]
-database!(sqlx::PgPool, sqlx::Postgres, "BEGIN");
+// A statement that failed aborts the transaction, also if the handler did not mind, and its COMMIT
+// is answered without an error although it rolls back. Any other statement is not.
+database!(sqlx::PgPool, sqlx::Postgres, "BEGIN", Some("SELECT 1"));
 #[cfg(feature = "sqlx-sqlite")]
 // Whoever writes takes the lock at once, and does not fail half way.
-database!(sqlx::SqlitePool, sqlx::Sqlite, "BEGIN IMMEDIATE");
+database!(sqlx::SqlitePool, sqlx::Sqlite, "BEGIN IMMEDIATE", None);

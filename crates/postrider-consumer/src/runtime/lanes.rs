@@ -20,6 +20,10 @@ pub(super) struct Item<H> {
     pub(super) undecodable: Option<String>,
     /// Which one of its key it is, if that is known.
     pub(super) version: Option<u64>,
+    /// Since when it waits for those before it.
+    pub(super) waits_since: Option<Instant>,
+    /// It was dead, and somebody wants it to be handled.
+    pub(super) is_revived: bool,
 }
 
 /// The work that one worker takes: for each key its next deliveries, in order.
@@ -96,7 +100,9 @@ impl<H> Lanes<H> {
             && let Some(key) = self.ready.pop_front()
         {
             let lane = self.lanes.get_mut(&key).expect("what is ready has a lane");
-            let goes_alone = |item: &Item<H>| item.attempts > 0 || item.undecodable.is_some();
+            let goes_alone = |item: &Item<H>| {
+                item.attempts > 0 || item.undecodable.is_some() || item.waits_since.is_some()
+            };
             if lane.items.front().is_some_and(goes_alone) {
                 if !batch.is_empty() {
                     self.ready.push_front(key);
@@ -220,7 +226,15 @@ mod tests {
 
     fn item(key: &str, handle: u32) -> Item<u32> {
         let event = Event::builder("Order", key, "OrderPaid").build().expect("it is valid");
-        Item { handle, event, attempts: 0, undecodable: None, version: None }
+        Item {
+            handle,
+            event,
+            attempts: 0,
+            undecodable: None,
+            version: None,
+            waits_since: None,
+            is_revived: false,
+        }
     }
 
     fn lanes(items: &[(&str, u32)]) -> Lanes<u32> {

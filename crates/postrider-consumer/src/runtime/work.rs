@@ -2,13 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use postrider::{Claim, Event, Key};
+use postrider::{Claim, Key};
 
 use super::lanes::{Batch, Item};
 use crate::database::Database;
-use crate::processor::{Failure, FailureKind, Processor, told};
+use crate::processor::{Due, Failure, FailureKind, Processor, told};
 use crate::retry::Retry;
 
+/// How long an event waits before it is looked whether those before it have come. If they come to
+/// this consumer, it waits no longer.
+const GAP_PAUSE: Duration = Duration::from_millis(500);
 /// How long a database that is away is left alone.
 const DATABASE_PAUSE: Duration = Duration::from_millis(500);
 
@@ -29,8 +32,7 @@ pub(super) async fn work<D: Database, H>(
     retry: &Retry,
     batch: Batch<H>,
 ) -> Vec<Ended<H>> {
-    let events: Vec<&Event> =
-        batch.iter().flat_map(|(_, items)| items).map(|item| &item.event).collect();
+    let events: Vec<Due<'_>> = batch.iter().flat_map(|(_, items)| items).map(Item::due).collect();
     let is_decodable =
         batch.iter().flat_map(|(_, items)| items).all(|item| item.undecodable.is_none());
     if is_decodable && events.len() > 1 && processor.process(&events).await.is_ok() {
@@ -81,22 +83,31 @@ async fn one<D: Database, H>(
     let error = if let Some(why) = &item.undecodable {
         why.clone()
     } else {
-        let Failure { kind, error, .. } = match processor.process(&[&item.event]).await {
+        let Failure { kind, error } = match processor.process(&[item.due()]).await {
             Ok(()) => return Ok(()),
             Err(failure) => failure,
         };
         let error = told(&*error);
-        if kind == FailureKind::Database {
-            tracing::warn!(%consumer, %error, "the database is away; trying again");
-            return Err(DATABASE_PAUSE);
-        }
-        item.attempts += 1;
-        if kind == FailureKind::Handler && item.attempts < retry.attempts_max {
-            processor.metrics.retries(1);
-            let pause = retry.pause(item.attempts);
-            let attempt = item.attempts;
-            tracing::warn!(%consumer, %id, attempt, ?pause, %error, "the handler failed; trying again");
-            return Err(pause);
+        match kind {
+            FailureKind::Database => {
+                tracing::warn!(%consumer, %error, "the database is away; trying again");
+                return Err(DATABASE_PAUSE);
+            }
+            FailureKind::Gap { last } => {
+                if let Some(pause) = processor.waits_for_gap(item, last) {
+                    return Err(pause);
+                }
+            }
+            FailureKind::Handler => {
+                item.attempts += 1;
+                if item.attempts < retry.attempts_max {
+                    processor.metrics.retries(1);
+                    let (attempt, pause) = (item.attempts, retry.pause(item.attempts));
+                    tracing::warn!(%consumer, %id, attempt, ?pause, %error, "the handler failed; trying again");
+                    return Err(pause);
+                }
+            }
+            FailureKind::Rejected => item.attempts += 1,
         }
         error
     };
@@ -113,5 +124,28 @@ async fn one<D: Database, H>(
             tracing::warn!(%consumer, %id, %error, "the dead letter could not be kept; trying again");
             Err(DATABASE_PAUSE)
         }
+    }
+}
+
+impl<H> Item<H> {
+    fn due(&self) -> Due<'_> {
+        Due { event: &self.event, is_revived: self.is_revived }
+    }
+}
+
+impl<D: Database> Processor<D> {
+    /// For how long an event before which others are missing is left alone; `None` if it has waited
+    /// for long enough, or another one of its key has, for the same ones.
+    fn waits_for_gap<H>(&self, item: &mut Item<H>, last: u64) -> Option<Duration> {
+        if item.waits_since.is_none() {
+            self.metrics.gaps(1);
+        }
+        let since = *item.waits_since.get_or_insert_with(Instant::now);
+        let patience = self.gap_patience.unwrap_or_default();
+        if since.elapsed() < patience && !self.given_up.contains(item.event.key(), last) {
+            return Some(GAP_PAUSE.min(patience));
+        }
+        self.given_up.insert(item.event.key().clone(), last);
+        None
     }
 }

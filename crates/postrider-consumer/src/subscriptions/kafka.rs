@@ -12,16 +12,17 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::FutureExt as _;
-use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
+use rdkafka::admin::{AdminClient, AdminOptions, ConfigResource, ResourceSpecifier};
 use rdkafka::client::{ClientContext, DefaultClientContext};
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext, Rebalance, StreamConsumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{BorrowedMessage, Headers as _, Message as _};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
+use tokio::sync::oneshot;
 
 use self::positions::Positions;
-use crate::subscription::{Incoming, Received, Subscription, SubscriptionError};
+use crate::subscription::{Incoming, Received, Redelivery, Subscription, SubscriptionError};
 
 /// How long a question to the cluster may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -37,7 +38,7 @@ const DEFAULTS: [(&str, &str); 3] = [
 
 /// A subscription to topics.
 pub struct Kafka {
-    consumer: StreamConsumer<Context>,
+    consumer: Arc<StreamConsumer<Context>>,
     config: ClientConfig,
     topics: Vec<String>,
     positions: Arc<Mutex<Positions>>,
@@ -97,18 +98,18 @@ impl Kafka {
         let consumer: StreamConsumer<_> = config.create_with_context(context).map_err(refused)?;
         consumer.subscribe(topics).map_err(refused)?;
         let topics = topics.iter().map(|topic| (*topic).to_owned()).collect();
-        Ok(Self { consumer, config, topics, positions })
+        Ok(Self { consumer: Arc::new(consumer), config, topics, positions })
     }
 
     fn positions(&self) -> std::sync::MutexGuard<'_, Positions> {
         self.positions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take_in(&self, message: &BorrowedMessage<'_>) -> Option<Received<KafkaHandle>> {
+    fn take_in(&self, message: &BorrowedMessage<'_>) -> Received<KafkaHandle> {
         let (partition, assignment) =
-            self.positions().received(message.topic(), message.partition(), message.offset())?;
+            self.positions().received(message.topic(), message.partition(), message.offset());
         let handle = KafkaHandle { partition, offset: message.offset(), assignment };
-        Some(Received { handle, incoming: incoming(message) })
+        Received { handle, incoming: incoming(message) }
     }
 
     fn failed(&self, error: KafkaError) -> SubscriptionError {
@@ -144,8 +145,9 @@ impl Subscription for Kafka {
         "kafka"
     }
 
-    /// For how long the topics keep records. One that keeps them for ever has no limit.
-    async fn redelivery_window(&self) -> Result<Option<Duration>, SubscriptionError> {
+    /// A record may come again for as long as it is kept: a group that was idle for long forgets
+    /// where it was.
+    async fn redelivery(&self) -> Result<Redelivery, SubscriptionError> {
         let failed = |error| SubscriptionError::new("the topics' settings cannot be read", error);
         let mut config = ClientConfig::new();
         for (name, value) in self.config.config_map() {
@@ -159,25 +161,28 @@ impl Subscription for Kafka {
             self.topics.iter().map(|topic| ResourceSpecifier::Topic(topic)).collect();
         let options = AdminOptions::new().request_timeout(Some(TIMEOUT));
         let described = admin.describe_configs(&topics, &options).await.map_err(failed)?;
-        let retention = |name: &str, settings: &rdkafka::admin::ConfigResource| {
-            settings.get(name)?.value.as_deref()?.parse::<u64>().ok()
-        };
-        let settings = described.iter().flatten();
-        let longest = settings.filter_map(|topic| retention("retention.ms", topic)).max();
-        Ok(longest.map(Duration::from_millis))
+        let mut longest = Duration::ZERO;
+        for topic in described {
+            let refused = |code| KafkaError::AdminOp(code);
+            match kept(&topic.map_err(refused).map_err(failed)?) {
+                Some(kept) => longest = longest.max(kept),
+                None => return Ok(Redelivery::Unlimited),
+            }
+        }
+        Ok(Redelivery::Within(longest))
     }
 
     async fn receive(&self, max: usize) -> Result<Vec<Received<KafkaHandle>>, SubscriptionError> {
         let mut received = Vec::new();
         while received.is_empty() {
             let message = self.consumer.recv().await.map_err(|error| self.failed(error))?;
-            received.extend(self.take_in(&message));
+            received.push(self.take_in(&message));
         }
         // What is there already comes along.
         while received.len() < max
             && let Some(Ok(message)) = self.consumer.recv().now_or_never()
         {
-            received.extend(self.take_in(&message));
+            received.push(self.take_in(&message));
         }
         Ok(received)
     }
@@ -204,8 +209,17 @@ impl Subscription for Kafka {
 
     /// Commits what is stored, so that the next member begins there, and leaves the group.
     async fn close(&self) {
-        let _ = self.consumer.commit_consumer_state(rdkafka::consumer::CommitMode::Sync);
-        self.consumer.unsubscribe();
+        let consumer = Arc::clone(&self.consumer);
+        let (closed, is_closed) = oneshot::channel();
+        // It blocks for as long as the cluster is silent, which must hold up nothing.
+        let close = move || {
+            let _ = consumer.commit_consumer_state(rdkafka::consumer::CommitMode::Sync);
+            consumer.unsubscribe();
+            let _ = closed.send(());
+        };
+        if std::thread::Builder::new().name("kafka-close".into()).spawn(close).is_ok() {
+            let _ = is_closed.await;
+        }
     }
 }
 
@@ -213,6 +227,16 @@ impl std::fmt::Debug for Kafka {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Kafka").field("topics", &self.topics).finish_non_exhaustive()
     }
+}
+
+/// For how long a topic keeps records; `None` if it is for ever. A segment is removed as a whole,
+/// when its last record is old enough.
+fn kept(settings: &ConfigResource) -> Option<Duration> {
+    let setting = |name: &str| settings.get(name)?.value.as_deref();
+    let is_deleted = setting("cleanup.policy").is_some_and(|policy| policy.contains("delete"));
+    let millis = |name: &str| setting(name)?.parse().ok().map(Duration::from_millis);
+    let kept = millis("retention.ms").filter(|_| is_deleted)?;
+    Some(kept.saturating_add(millis("segment.ms").unwrap_or_default()))
 }
 
 fn incoming(message: &BorrowedMessage<'_>) -> Incoming {
@@ -226,6 +250,7 @@ fn incoming(message: &BorrowedMessage<'_>) -> Incoming {
             .collect(),
         body: message.payload().map(Bytes::copy_from_slice).unwrap_or_default(),
         place: format!("{}/{}@{}", message.topic(), message.partition(), message.offset()),
+        is_revived: false,
     }
 }
 

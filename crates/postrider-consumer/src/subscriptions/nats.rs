@@ -26,7 +26,7 @@ use tokio::time::timeout;
 
 use self::durable::{Durable, Prepared};
 use self::incoming::incoming;
-use crate::subscription::{Received, Subscription, SubscriptionError};
+use crate::subscription::{Received, Redelivery, Subscription, SubscriptionError};
 
 /// How long the server may take to be told something.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -172,10 +172,10 @@ impl Subscription for Nats {
     }
 
     /// For how long the stream keeps messages. One that keeps them for ever has no limit.
-    async fn redelivery_window(&self) -> Result<Option<Duration>, SubscriptionError> {
+    async fn redelivery(&self) -> Result<Redelivery, SubscriptionError> {
         let prepared = self.prepare().await?;
         self.pulling.lock().await.consumer = Some(prepared.consumer);
-        Ok(prepared.max_age)
+        Ok(prepared.redelivery)
     }
 
     async fn receive(&self, max: usize) -> Result<Vec<Received<NatsHandle>>, SubscriptionError> {

@@ -32,6 +32,8 @@ const TRANSPORT: [&str; 20] = [
     "x-real-ip",
 ];
 const TRANSPORT_PREFIX: &str = "x-forwarded-";
+/// What names of headers with secrets have in them.
+const SECRET: [&str; 6] = ["api-key", "apikey", "auth", "password", "secret", "token"];
 
 /// The name under which the id is looked for first.
 const OWN_ID: &str = "postrider-id";
@@ -58,7 +60,10 @@ pub(super) fn headers(id: &str, headers: &HeaderMap) -> Result<Vec<(String, Stri
 }
 
 fn is_transport(name: &HeaderName) -> bool {
-    TRANSPORT.contains(&name.as_str()) || name.as_str().starts_with(TRANSPORT_PREFIX)
+    let name = name.as_str();
+    TRANSPORT.contains(&name)
+        || name.starts_with(TRANSPORT_PREFIX)
+        || SECRET.iter().any(|part| name.contains(part))
 }
 
 /// Whether a header is a fact about the event; these are percent-encoded.
@@ -127,7 +132,7 @@ mod tests {
 
     #[test]
     fn headers_of_the_request_and_ids_that_nobody_signed_are_left_out() {
-        for name in ["authorization", "host", "x-forwarded-for", OWN_ID] {
+        for name in ["authorization", "host", "x-api-key", "x-forwarded-for", OWN_ID] {
             assert_eq!(read((name, b"canary")).unwrap(), [], "{name}");
         }
     }

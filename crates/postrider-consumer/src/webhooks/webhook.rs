@@ -83,6 +83,7 @@ impl Webhook {
             place: format!("webhook {}", signed.id),
             headers,
             body,
+            is_revived: false,
         };
         Ok(Self { id: signed.id.to_owned(), sent_at: signed.sent_at, incoming })
     }

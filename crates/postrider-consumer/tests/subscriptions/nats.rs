@@ -6,8 +6,8 @@ use async_nats::jetstream::consumer::{AckPolicy, pull};
 use async_nats::jetstream::{self, Context};
 use async_nats::{ConnectOptions, HeaderMap};
 use postrider::Event;
-use postrider_consumer::Subscription as _;
 use postrider_consumer::subscriptions::Nats;
+use postrider_consumer::{Redelivery, Subscription as _};
 use uuid::Uuid;
 
 use super::{event, exercise, handles, headers, mistake, receive, receives_nothing, told};
@@ -79,10 +79,10 @@ async fn the_streams_settings_are_found_and_a_consumer_that_is_there_keeps_its_o
         Nats::subscribe(stream.context.clone(), &stream.name, "billing")
             .ack_wait(Duration::from_secs(wait))
     };
-    let window = subscribe(7).redelivery_window().await.unwrap();
-    assert_eq!(window, Some(Duration::from_secs(600)));
+    let window = subscribe(7).redelivery().await.unwrap();
+    assert_eq!(window, Redelivery::Within(Duration::from_secs(600)));
     let later = subscribe(9);
-    later.redelivery_window().await.unwrap();
+    later.redelivery().await.unwrap();
     assert_eq!(later.visibility(), Some(Duration::from_secs(7)));
     stream.remove().await;
 }

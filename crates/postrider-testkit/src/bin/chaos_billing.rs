@@ -95,7 +95,7 @@ async fn nats(database: &str, broker: &str) -> Result<(), Failure> {
     let orders = Nats::subscribe(jetstream::new(client), ORDERS_STREAM, CONSUMER);
     let orders = orders.filter_subjects(&[ORDERS_TOPIC]).ack_wait(ACK_WAIT);
     let consumer = Consumer::new(CONSUMER, pool(database), orders);
-    run(consumer.versions_by(version).refuse_gaps()).await
+    run(consumer.versions_by(version).refuse_gaps(Duration::from_secs(120))).await
 }
 
 fn version(event: &Event) -> Option<u64> {
@@ -113,7 +113,9 @@ async fn run<S: Subscription>(consumer: Consumer<PgPool, S>) -> Result<(), Failu
     let metrics = consumer.metrics();
     let telling = tokio::spawn(tell(Arc::clone(&metrics)));
     let mut terminated = signal(SignalKind::terminate())?;
-    let consumer = on::<OrderPlaced, _>(consumer.retry(RETRY));
+    // The stream keeps events for ever.
+    let consumer = consumer.retry(RETRY).retention(Duration::MAX);
+    let consumer = on::<OrderPlaced, _>(consumer);
     let consumer = on::<OrderRefunded, _>(on::<OrderPaid, _>(consumer));
     let consumer = on::<OrderShipped, _>(consumer);
     let ended = consumer.run(async { terminated.recv().await.unwrap_or_default() }).await;

@@ -12,7 +12,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use postrider::{Event, EventType, Outbox};
 use postrider_consumer::{
-    Consumer, ConsumerError, Counts, Metrics, Received, Retry, Subscription, SubscriptionError,
+    Consumer, ConsumerError, Counts, Metrics, Received, Redelivery, Retry, Subscription,
+    SubscriptionError,
 };
 use postrider_relay::formats::Format;
 use serde::{Deserialize, Serialize};
@@ -55,6 +56,8 @@ pub struct Capabilities {
     pub has_visibility: bool,
     /// The relay publishes to it.
     pub is_relayed: bool,
+    /// It tells for how long it may deliver an event again.
+    pub knows_redelivery: bool,
     /// Several members of a group keep the order of a key: each has keys of its own.
     pub keeps_order_in_group: bool,
     /// What is published twice is delivered twice.
@@ -80,6 +83,12 @@ pub enum Act {
     Reject,
     /// It panics.
     Panic,
+    /// It panics before it has begun to wait for anything.
+    PanicAtOnce,
+    /// It does not mind that a statement of its transaction has failed.
+    Swallow,
+    /// It breaks a constraint that is looked at when the transaction is committed.
+    BreakLater,
     /// It never ends.
     Hang,
     /// It takes so long.
@@ -101,6 +110,8 @@ pub struct Work {
     pub batch: usize,
     /// Acknowledgements are lost on their way.
     pub loses_acknowledgements: bool,
+    /// For how long claims are kept.
+    pub retention: Duration,
     /// Payments are handled by their numbers, and none before one that is missing.
     pub refuses_gaps: bool,
 }
@@ -119,6 +130,7 @@ impl Work {
             },
             batch: 16,
             loses_acknowledgements: false,
+            retention: Duration::MAX,
             refuses_gaps: false,
         }
     }
@@ -171,23 +183,31 @@ impl Consuming {
     pub fn start<S: Subscription>(subscription: S, work: Work) -> Self {
         let (stop, stopped) = oneshot::channel();
         let Work { consumer: name, pool, act, retry, batch, .. } = work;
-        let Work { loses_acknowledgements, refuses_gaps, .. } = work;
+        let Work { loses_acknowledgements, retention, refuses_gaps, .. } = work;
         let subscription = Faulty { inner: subscription, loses_acknowledgements };
         let of_handler = name.clone();
         let mut consumer = Consumer::new(name, pool, subscription)
             .retry(retry)
             .batch(batch)
+            .retention(retention)
             .concurrency(4)
             .on::<Paid>(move |tx, paid| {
                 let (act, consumer) = (Arc::clone(&act), of_handler.clone());
+                let act = act(&paid.event);
+                assert_ne!(act, Act::PanicAtOnce, "the till was never there");
                 Box::pin(async move {
                     ledger::apply(tx, &consumer, &paid.event, &paid.payload).await?;
                     let told = Event::builder("Receipt", &paid.account, "Receipt")
                         .header("of", paid.event.id().to_string())
                         .build()?;
                     Outbox::new().publish(tx, &told).await?;
-                    match act(&paid.event) {
-                        Act::Succeed => Ok(()),
+                    match act {
+                        Act::Succeed | Act::PanicAtOnce => Ok(()),
+                        Act::Swallow => {
+                            let _ = sqlx::query("SELECT 1 / 0").execute(&mut **tx).await;
+                            Ok(())
+                        }
+                        Act::BreakLater => Ok(ledger::break_later(tx).await?),
                         Act::Fail => Err("the till is stuck".into()),
                         Act::Reject => {
                             Err(postrider_consumer::Rejected("no such account".to_owned()).into())
@@ -202,7 +222,7 @@ impl Consuming {
                 })
             });
         if refuses_gaps {
-            consumer = consumer.versions_by(Paid::number_in).refuse_gaps();
+            consumer = consumer.versions_by(Paid::number_in).refuse_gaps(DEADLINE);
         }
         let metrics = consumer.metrics();
         let stopped = async { stopped.await.unwrap_or_default() };
@@ -268,8 +288,8 @@ impl<S: Subscription> Subscription for Faulty<S> {
         self.inner.visibility()
     }
 
-    async fn redelivery_window(&self) -> Result<Option<Duration>, SubscriptionError> {
-        self.inner.redelivery_window().await
+    async fn redelivery(&self) -> Result<Redelivery, SubscriptionError> {
+        self.inner.redelivery().await
     }
 
     async fn receive(&self, max: usize) -> Result<Vec<Received<S::Handle>>, SubscriptionError> {

@@ -169,7 +169,11 @@ BEGIN
     -- In the order of places, in which two sessions do not wait for each other in a circle.
     DELETE FROM inbox WHERE ctid = ANY(ARRAY(
         SELECT i.ctid FROM inbox AS i
-            WHERE i.consumer = $1 AND i.processed_at < clock_timestamp() - $2 LIMIT $3));
+            WHERE i.consumer = $1 AND i.processed_at < clock_timestamp() - $2
+                -- What is dead stays claimed.
+                AND NOT EXISTS (SELECT FROM inbox_messages AS m
+                    WHERE m.consumer = $1 AND m.event_id = i.event_id AND m.dead)
+            LIMIT $3));
     GET DIAGNOSTICS pruned = ROW_COUNT;
     RETURN pruned;
 END

@@ -31,9 +31,12 @@ pub(super) const BURY: &str = "SELECT inbox_bury(consumer => $1, event_id => $2,
 /// Of consumer and event id, or NULL for all. Answers how many there were.
 pub(super) const REVIVE: &str = "SELECT inbox_revive($1, $2) AS answer";
 
-/// Of a time and a number. The function of that name takes an age and not a time.
+/// Of consumer, a time and a number. The function of that name takes an age and not a time. What
+/// is dead stays claimed.
 pub(super) const PRUNE: &str = "DELETE FROM inbox WHERE ctid = ANY(ARRAY(\
-     SELECT ctid FROM inbox WHERE consumer = $1 AND processed_at < $2::timestamptz LIMIT $3))";
+     SELECT i.ctid FROM inbox AS i WHERE i.consumer = $1 AND i.processed_at < $2::timestamptz \
+     AND NOT EXISTS (SELECT FROM inbox_messages AS m \
+     WHERE m.consumer = $1 AND m.event_id = i.event_id AND m.dead) LIMIT $3))";
 
 /// A number of attempts as the server has it.
 pub(super) fn attempts_of(attempts: u32) -> i32 {

@@ -56,9 +56,11 @@ pub(super) const DELETE_DEAD_CLAIMS: &str = "DELETE FROM inbox WHERE consumer = 
 pub(super) const REVIVE: &str = "UPDATE inbox_messages SET dead = false, attempts = 0, \
      due_at = ?3 WHERE consumer = ?1 AND dead AND (?2 IS NULL OR event_id = ?2)";
 
-/// Of a time and a number.
+/// Of consumer, a time and a number. What is dead stays claimed.
 pub(super) const PRUNE: &str = "DELETE FROM inbox WHERE (consumer, event_id) IN \
-     (SELECT consumer, event_id FROM inbox WHERE consumer = ?1 AND processed_at < ?2 LIMIT ?3)";
+     (SELECT i.consumer, i.event_id FROM inbox AS i WHERE i.consumer = ?1 AND i.processed_at < ?2 \
+     AND NOT EXISTS (SELECT 1 FROM inbox_messages AS m \
+     WHERE m.consumer = ?1 AND m.event_id = i.event_id AND m.dead) LIMIT ?3)";
 
 /// Ids as [`INSERT_CLAIMS`] has them.
 pub(super) fn as_json(event_ids: &[Uuid]) -> String {

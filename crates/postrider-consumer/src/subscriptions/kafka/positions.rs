@@ -24,26 +24,28 @@ struct Position {
 }
 
 impl Positions {
-    /// Takes in a record; `None` if it was received in this assignment before.
+    /// Takes in a record. One that stands before the last one begins a new assignment: the topic
+    /// was made anew, or has lost its end to another leader.
     pub(super) fn received(
         &mut self,
         topic: &str,
         partition: i32,
         offset: i64,
-    ) -> Option<(Partition, u64)> {
+    ) -> (Partition, u64) {
         let known = self.partitions.keys().find(|key| key.1 == partition && *key.0 == *topic);
         let key = known.cloned().unwrap_or_else(|| (Arc::from(topic), partition));
         let assignments = &mut self.assignments;
-        let position = self.partitions.entry(key.clone()).or_insert_with(|| {
+        let mut begin = || {
             *assignments += 1;
             Position { assignment: *assignments, open: BTreeSet::new(), next: offset }
-        });
+        };
+        let position = self.partitions.entry(key.clone()).or_insert_with(&mut begin);
         if offset < position.next {
-            return None;
+            *position = begin();
         }
         position.open.insert(offset);
         position.next = offset + 1;
-        Some((key, position.assignment))
+        (key, position.assignment)
     }
 
     /// Takes in what is done with; answers where each of these partitions would go on.
@@ -86,9 +88,9 @@ mod tests {
     #[test]
     fn a_partition_moves_up_to_the_first_record_that_is_open() {
         let mut positions = Positions::default();
-        let (key, assignment) = positions.received("orders", 3, 10).unwrap();
-        positions.received("orders", 3, 11).unwrap();
-        positions.received("orders", 3, 15).unwrap();
+        let (key, assignment) = positions.received("orders", 3, 10);
+        positions.received("orders", 3, 11);
+        positions.received("orders", 3, 15);
         assert_eq!(done(&mut positions, &key, 15, assignment), [10], "10 is open");
         assert_eq!(done(&mut positions, &key, 10, assignment), [11]);
         assert_eq!(done(&mut positions, &key, 11, assignment), [16]);
@@ -98,13 +100,23 @@ mod tests {
     #[test]
     fn what_was_received_before_a_partition_came_back_counts_no_longer() {
         let mut positions = Positions::default();
-        let (key, before) = positions.received("orders", 3, 10).unwrap();
+        let (key, before) = positions.received("orders", 3, 10);
         positions.revoked("orders", 3);
         assert!(!positions.is_current(&key, before));
-        let (_, after) = positions.received("orders", 3, 10).unwrap();
+        let (_, after) = positions.received("orders", 3, 10);
         assert_ne!(before, after);
         assert_eq!(done(&mut positions, &key, 10, before), [0; 0]);
         assert_eq!(done(&mut positions, &key, 10, after), [11]);
-        assert!(positions.received("orders", 3, 10).is_none(), "it comes twice");
+    }
+
+    #[test]
+    fn what_comes_again_begins_anew() {
+        let mut positions = Positions::default();
+        let (key, before) = positions.received("orders", 3, 10);
+        positions.received("orders", 3, 11);
+        let (_, after) = positions.received("orders", 3, 10);
+        assert!(!positions.is_current(&key, before));
+        assert_eq!(done(&mut positions, &key, 11, before), [0; 0]);
+        assert_eq!(done(&mut positions, &key, 10, after), [11]);
     }
 }

@@ -5,11 +5,11 @@ use std::time::Duration;
 use async_nats::jetstream::consumer::pull::Config;
 use async_nats::jetstream::consumer::{self, AckPolicy, PullConsumer};
 use async_nats::jetstream::context::{ConsumerInfoErrorKind, GetStreamError, GetStreamErrorKind};
-use async_nats::jetstream::stream::{ConsumerError, ConsumerErrorKind};
+use async_nats::jetstream::stream::{ConsumerError, ConsumerErrorKind, RetentionPolicy};
 use async_nats::jetstream::{Context, ErrorCode};
 
 use super::unanswered;
-use crate::subscription::SubscriptionError;
+use crate::subscription::{Redelivery, SubscriptionError};
 
 /// How many messages may be under way, of all instances together.
 const ACK_PENDING_MAX: i64 = 65_536;
@@ -29,7 +29,7 @@ pub(super) struct Prepared {
     /// After which time a message comes again.
     pub(super) ack_wait: Duration,
     /// For how long the stream keeps messages, unless it does for ever.
-    pub(super) max_age: Option<Duration>,
+    pub(super) redelivery: Redelivery,
 }
 
 impl Durable {
@@ -55,9 +55,14 @@ impl Durable {
         let config = &consumer.cached_info().config;
         let wait = config.backoff.iter().copied().chain([config.ack_wait]).min();
         let ack_wait = wait.filter(|wait| !wait.is_zero()).unwrap_or(self.ack_wait);
-        let max_age = stream.cached_info().config.max_age;
-        let max_age = Some(max_age).filter(|age| !age.is_zero());
-        Ok(Prepared { consumer, ack_wait, max_age })
+        let stream = &stream.cached_info().config;
+        let redelivery = match stream.retention {
+            RetentionPolicy::Limits if stream.max_age.is_zero() => Redelivery::Unlimited,
+            RetentionPolicy::Limits => Redelivery::Within(stream.max_age),
+            // It is removed once it is acknowledged.
+            RetentionPolicy::Interest | RetentionPolicy::WorkQueue => Redelivery::Unknown,
+        };
+        Ok(Prepared { consumer, ack_wait, redelivery })
     }
 
     fn config(&self) -> Config {

@@ -35,7 +35,7 @@ pub(super) fn incoming(message: Message, place: String) -> Incoming {
     };
     headers.extend(content_type.map(|value| (CONTENT_TYPE.to_owned(), value)));
     let topic = message.subject.as_str().to_owned();
-    Incoming { topic, key, headers, body: message.payload, place }
+    Incoming { topic, key, headers, body: message.payload, place, is_revived: false }
 }
 
 fn value_of(name: &str, value: &str) -> String {

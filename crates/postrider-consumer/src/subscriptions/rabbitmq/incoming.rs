@@ -54,6 +54,7 @@ pub(super) fn incoming(delivery: Delivery, queue: &str) -> Incoming {
         headers,
         body: Bytes::from(delivery.data),
         place,
+        is_revived: false,
     }
 }
 

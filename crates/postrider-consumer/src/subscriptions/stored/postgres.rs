@@ -63,7 +63,8 @@ UPDATE inbox_messages AS m SET due_at = clock_timestamp() + make_interval(secs =
 FROM taken AS t WHERE m.consumer = $1 AND m.event_id = t.event_id AND NOT m.dead
 RETURNING m.position, m.event_id, m.aggregate_type, m.aggregate_id, m.event_type, m.event_version,
     m.payload, m.content_type, m.headers::text AS headers, m.topic,
-    (extract(epoch FROM m.occurred_at) * 1000000)::bigint AS occurred_at";
+    (extract(epoch FROM m.occurred_at) * 1000000)::bigint AS occurred_at,
+    m.error IS NOT NULL AS is_revived";
 
 /// Of consumer and event ids. `EXISTS` might read the whole inbox.
 const REMOVE: &str = "\
@@ -163,6 +164,7 @@ fn message(row: &PgRow) -> Result<Message, sqlx::Error> {
         headers: row.try_get("headers")?,
         topic: row.try_get("topic")?,
         occurred_at: occurred_at.map_err(|error| sqlx::Error::Decode(error.into()))?.to_string(),
+        is_revived: row.try_get("is_revived")?,
     })
 }
 

@@ -69,7 +69,7 @@ UPDATE inbox_messages SET due_at = ?5 WHERE position IN (
         AND m.aggregate_id = e.aggregate_id AND m.position <= e.last
     WHERE e.undue IS NULL OR m.position < e.undue)
 RETURNING position, event_id, aggregate_type, aggregate_id, event_type, event_version, payload,
-    content_type, headers, topic, occurred_at";
+    content_type, headers, topic, occurred_at, error IS NOT NULL AS is_revived";
 
 /// Of consumer, event ids in JSON and the time.
 const REMOVE: &str = "\
@@ -157,6 +157,7 @@ fn message(row: &SqliteRow) -> Result<Message, sqlx::Error> {
         headers: row.try_get("headers")?,
         topic: row.try_get("topic")?,
         occurred_at: row.try_get("occurred_at")?,
+        is_revived: row.try_get("is_revived")?,
     })
 }
 

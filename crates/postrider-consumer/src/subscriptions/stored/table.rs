@@ -84,6 +84,8 @@ pub struct Message {
     pub(super) topic: Option<String>,
     /// In RFC 3339.
     pub(super) occurred_at: String,
+    /// It was dead.
+    pub(super) is_revived: bool,
 }
 
 impl Message {
@@ -115,6 +117,7 @@ impl Message {
                 .collect(),
             body: Bytes::from(self.payload),
             place: format!("{INBOX_MESSAGES_TABLE}/{consumer}@{}", self.position),
+            is_revived: self.is_revived,
         }
     }
 }
@@ -168,6 +171,7 @@ mod tests {
                 headers: serde_json::to_string(event.headers()).unwrap(),
                 topic: event.topic().map(str::to_owned),
                 occurred_at: postrider::timestamp::to_text(event.occurred_at()),
+                is_revived: false,
             };
             let incoming = message.into_incoming("billing");
             assert_eq!(decode(&incoming).unwrap(), event);

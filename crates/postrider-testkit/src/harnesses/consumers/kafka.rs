@@ -19,6 +19,7 @@ use crate::suites::consumer::{Capabilities, Consuming, Subject, TestTopic, Work}
 const CAPABILITIES: Capabilities = Capabilities {
     has_visibility: false,
     is_relayed: true,
+    knows_redelivery: true,
     keeps_order_in_group: true,
     repeats: true,
 };

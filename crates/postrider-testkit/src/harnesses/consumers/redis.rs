@@ -17,6 +17,7 @@ use crate::suites::consumer::{Capabilities, Consuming, Subject, TestTopic, Work}
 const CAPABILITIES: Capabilities = Capabilities {
     has_visibility: true,
     is_relayed: true,
+    knows_redelivery: false,
     keeps_order_in_group: false,
     repeats: true,
 };

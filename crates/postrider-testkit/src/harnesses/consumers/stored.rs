@@ -15,6 +15,7 @@ use crate::suites::{Backend, Clock};
 const CAPABILITIES: Capabilities = Capabilities {
     has_visibility: true,
     is_relayed: false,
+    knows_redelivery: false,
     keeps_order_in_group: true,
     repeats: false,
 };

@@ -118,7 +118,8 @@ async fn every_format_of_the_relay_is_understood(subject: Subject) {
     topic.add_group("billing").await;
     let mut events = Vec::new();
     for (format, number) in Format::ALL.into_iter().zip(1..) {
-        let event = Paid::event("a%20b ä", number, 5);
+        // Not every format tells the aggregate's type, so they may differ in their key.
+        let event = Paid::event(&format!("a%20b ä{number}"), 1, 5);
         topic.relay(event.clone(), format).await;
         events.push(event);
     }

@@ -2,8 +2,10 @@
 
 use std::collections::HashMap;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use postrider::Event;
+use postrider_consumer::ConsumerError;
 
 use super::effects::payments;
 use super::{Act, Capabilities, Paid, Subject, Work};
@@ -15,7 +17,10 @@ pub(super) fn cases() -> Vec<Case<Subject, Capabilities>> {
         case!(a_handler_that_fails_leaves_no_claim_and_is_tried_again),
         case!(a_poison_event_becomes_a_dead_letter_and_stops_nothing),
         case!(a_handler_that_panics_is_one_that_fails),
+        case!(what_the_database_has_rolled_back_counts_as_failed),
         case!(what_is_rejected_is_tried_once),
+        case!(claims_that_are_gone_before_an_event_comes_again_are_refused)
+            .needing(|can| can.knows_redelivery, "nobody knows how long events may come again"),
         case!(a_version_that_nobody_handles_becomes_a_dead_letter),
         case!(what_is_no_event_becomes_a_dead_letter)
             .needing(|can| can.is_relayed, "only events can be stored"),
@@ -79,15 +84,49 @@ async fn a_handler_that_panics_is_one_that_fails(subject: Subject) {
     topic.publish(&events).await;
     let act = |event: &Event| match event.aggregate_id() {
         "a1" => Act::Panic,
+        "a2" => Act::PanicAtOnce,
+        _ => Act::Succeed,
+    };
+    let consuming = topic.consume("billing", Work::new("billing", &ledger).acting(act));
+    consuming.until("they are dead", |counts| counts.buried == 4).await;
+    consuming.until("all others are applied", |counts| counts.handled == 2).await;
+    consuming.stop().await;
+    for dead in ledger.dead("billing").await {
+        let whys = ["the till is on fire", "the till was never there"];
+        assert!(whys.iter().any(|why| dead.error.contains(why)), "{dead:?}");
+    }
+}
+
+/// A COMMIT that rolls back is answered without an error, and one that fails is no outage.
+async fn what_the_database_has_rolled_back_counts_as_failed(subject: Subject) {
+    let Subject { topic, ledger } = subject;
+    topic.add_group("billing").await;
+    let events = payments(3, 1);
+    topic.publish(&events).await;
+    let act = |event: &Event| match event.aggregate_id() {
+        "a0" => Act::Swallow,
+        "a1" => Act::BreakLater,
         _ => Act::Succeed,
     };
     let consuming = topic.consume("billing", Work::new("billing", &ledger).acting(act));
     consuming.until("they are dead", |counts| counts.buried == 2).await;
-    consuming.until("all others are applied", |counts| counts.handled == 4).await;
-    consuming.stop().await;
-    for dead in ledger.dead("billing").await {
-        assert_eq!(dead.error, "the handler panicked: the till is on fire");
-    }
+    let counts = consuming.stop().await;
+    assert_eq!(counts.handled, 1, "{counts:?}");
+    let dead: Vec<_> = ledger.dead("billing").await.iter().map(|dead| dead.event_id).collect();
+    assert!(events[..2].iter().all(|event| dead.contains(&event.id())), "{dead:?}");
+    ledger.check("billing", &events[2..]).await;
+}
+
+/// F81.
+async fn claims_that_are_gone_before_an_event_comes_again_are_refused(subject: Subject) {
+    let Subject { topic, ledger } = subject;
+    topic.add_group("billing").await;
+    topic.publish(&payments(1, 1)).await;
+    let work = Work { retention: Duration::from_secs(60), ..Work::new("billing", &ledger) };
+    let error = topic.consume("billing", work).ended().await;
+    assert!(matches!(error, ConsumerError::Misconfigured(_)), "{error:?}");
+    assert!(error.to_string().contains("keep claims for longer with `retention`"), "{error}");
+    assert_eq!(ledger.count("billing").await, 0);
 }
 
 async fn what_is_rejected_is_tried_once(subject: Subject) {

@@ -42,7 +42,9 @@ impl Ledger {
         migrate(&mut client, &table, Some(Layout::Plain)).await.expect("it can be migrated");
         let tables = "CREATE TABLE book (position bigint GENERATED ALWAYS AS IDENTITY, consumer text, \
              event_id uuid, account text, number bigint, cents bigint); \
-             CREATE TABLE totals (consumer text, account text, cents bigint, PRIMARY KEY (consumer, account))";
+             CREATE TABLE totals (consumer text, account text, cents bigint, PRIMARY KEY (consumer, account)); \
+             CREATE TABLE taken (number integer UNIQUE DEFERRABLE INITIALLY DEFERRED); \
+             INSERT INTO taken VALUES (1)";
         client.batch_execute(tables).await.expect("the tables can be made");
         let options = sqlx::postgres::PgPoolOptions::new().max_connections(CONNECTIONS_MAX);
         let pool = options.connect(&database.url()).await.expect("the server can be reached");
@@ -163,4 +165,11 @@ pub(super) async fn apply(
     let add = sqlx::query(sql).bind(consumer).bind(&paid.account).bind(paid.cents);
     add.execute(&mut **tx).await?;
     Ok(())
+}
+
+/// Breaks a constraint, which shows when the transaction is committed.
+pub(super) async fn break_later(
+    tx: &mut Transaction<'static, Postgres>,
+) -> Result<(), sqlx::Error> {
+    sqlx::query("INSERT INTO taken VALUES (1)").execute(&mut **tx).await.map(drop)
 }
