@@ -64,7 +64,7 @@ impl TestTarget for File {
     }
 
     async fn arrivals(&self) -> Vec<Arrival> {
-        json_lines::read(&fs::read(self.path()).unwrap_or_default())
+        json_lines::read(&self.path()).await
     }
 
     async fn behave(&self, behaviour: Behaviour) {

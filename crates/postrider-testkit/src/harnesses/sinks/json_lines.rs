@@ -1,5 +1,9 @@
 //! Reads the lines of the file and stdout sinks back, as a user's program would.
 
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::Value;
@@ -7,11 +11,21 @@ use serde_json::value::RawValue;
 
 use crate::suites::sink::Arrival;
 
-/// What the lines of a file say. Fails on a torn line.
-pub(super) fn read(bytes: &[u8]) -> Vec<Arrival> {
-    let text = std::str::from_utf8(bytes).expect("lines of JSON are UTF-8");
-    assert!(text.is_empty() || text.ends_with('\n'), "the last line is torn");
-    text.lines().map(arrival).collect()
+/// How long a line may be torn: a reader may look while it is being written.
+const TORN_MAX: Duration = Duration::from_secs(10);
+
+/// What the lines of a file say. Fails on a line that stays torn.
+pub(super) async fn read(path: &Path) -> Vec<Arrival> {
+    let started = Instant::now();
+    loop {
+        let bytes = fs::read(path).unwrap_or_default();
+        if bytes.is_empty() || bytes.ends_with(b"\n") {
+            let text = std::str::from_utf8(&bytes).expect("lines of JSON are UTF-8");
+            return text.lines().map(arrival).collect();
+        }
+        assert!(started.elapsed() < TORN_MAX, "the last line is torn");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }
 
 fn arrival(line: &str) -> Arrival {

@@ -3,7 +3,7 @@
 //! The test program starts itself again as that process ([`serve`]). It is told what to publish
 //! on its standard input, one call a line, and gives the answers on its standard error.
 
-use std::fs::{self, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::{ExitCode, Stdio};
@@ -111,7 +111,7 @@ impl TestTarget for Stdout {
     }
 
     async fn arrivals(&self) -> Vec<Arrival> {
-        json_lines::read(&fs::read(self.path()).unwrap_or_default())
+        json_lines::read(&self.path()).await
     }
 
     async fn behave(&self, behaviour: Behaviour) {
