@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::commands::{completions, dlq, init, migrate, prune, relay, slot, status};
+use crate::commands::{keys, pause, replay, show, tail};
 
 /// Publishes the events of a database transaction, if and only if that transaction commits.
 #[derive(Debug, Parser)]
@@ -56,6 +57,24 @@ pub(crate) enum Command {
     /// Look at dead letters, retry or discard them
     #[command(subcommand)]
     Dlq(dlq::DlqCommand),
+    /// Follow events as they are written
+    #[command(after_help = tail::EXAMPLES)]
+    Tail(tail::TailArgs),
+    /// Show the life of one event: where it stands, and what it waits for
+    #[command(after_help = show::EXAMPLES)]
+    Show(show::ShowArgs),
+    /// Look at keys that wait, and release them
+    #[command(subcommand)]
+    Keys(keys::KeysCommand),
+    /// Stop a pipeline, or one key, without stopping the relay
+    #[command(after_help = pause::PAUSE_EXAMPLES)]
+    Pause(pause::PauseArgs),
+    /// Let a pipeline, or a key, go on after a pause
+    #[command(after_help = pause::RESUME_EXAMPLES)]
+    Resume(pause::ResumeArgs),
+    /// Publish stored events again, with the same ids
+    #[command(after_help = replay::EXAMPLES)]
+    Replay(replay::ReplayArgs),
     /// Remove published events that are past their retention
     Prune(prune::PruneArgs),
     /// Look at what keeps the server's log for pipelines, make or drop it (PostgreSQL)

@@ -5,6 +5,7 @@ mod commands;
 #[cfg(feature = "demo")]
 mod demo;
 mod error;
+mod event_object;
 mod logging;
 mod outbox;
 mod output;
@@ -52,6 +53,12 @@ fn run(command: Command, output: Output) -> Result<(), CliError> {
         Command::Relay(args) => block_on(commands::relay::run(&args, output)),
         Command::Status(args) => block_on(commands::status::run(&args, output)),
         Command::Dlq(command) => block_on(commands::dlq::run(command, output)),
+        Command::Tail(args) => block_on(commands::tail::run(&args, output)),
+        Command::Show(args) => block_on(commands::show::run(&args, output)),
+        Command::Keys(command) => block_on(commands::keys::run(command, output)),
+        Command::Pause(args) => block_on(commands::pause::pause(&args, output)),
+        Command::Resume(args) => block_on(commands::pause::resume(&args, output)),
+        Command::Replay(args) => block_on(commands::replay::run(&args, output)),
         Command::Prune(args) => block_on(commands::prune::run(&args, output)),
         Command::Slot(command) => block_on(commands::slot::run(command, output)),
         #[cfg(feature = "demo")]

@@ -8,6 +8,7 @@ use postrider::schema::postgres::{Layout, RolePrefix};
 use postrider::schema::{Difference, Migration, Status};
 use postrider_relay::admin::Admin;
 use postrider_relay::config::{Config, Environment, Flags, SourceConfig};
+use postrider_relay::operator::Operator;
 use postrider_relay::prune::Prune;
 use postrider_relay::secret::MASK;
 use postrider_relay::slots::Slots;
@@ -48,6 +49,12 @@ impl Outbox {
     pub(crate) async fn admin(&self) -> Result<Box<dyn Admin>, CliError> {
         let SourceConfig { url, table, columns, .. } = &self.source;
         Ok(sources::connect_admin(url.expose(), table, columns).await?)
+    }
+
+    /// Opens the outbox for everything that an operator does with it.
+    pub(crate) async fn operator(&self) -> Result<Box<dyn Operator>, CliError> {
+        let SourceConfig { url, table, columns, .. } = &self.source;
+        Ok(sources::connect_operator(url.expose(), table, columns).await?)
     }
 
     /// Opens the outbox for pruning.
@@ -161,7 +168,7 @@ pub(crate) fn from_flags(source: &SourceConfig) -> String {
 }
 
 /// Text as a shell takes it for one word, so that a suggested command can be copied.
-fn shell_word(text: &str) -> String {
+pub(crate) fn shell_word(text: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || "-_./:=@%+,".contains(c);
     match text.chars().all(is_plain) {
         true => text.to_owned(),

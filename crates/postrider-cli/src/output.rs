@@ -32,6 +32,11 @@ impl Output {
 
     /// Prints bytes as data, with a line end if they have none.
     pub(crate) fn bytes(self, bytes: &[u8]) -> Result<(), CliError> {
+        self.is_read(bytes).map(drop)
+    }
+
+    /// The same; answers whether somebody still reads.
+    pub(crate) fn is_read(self, bytes: &[u8]) -> Result<bool, CliError> {
         let mut stdout = io::stdout().lock();
         let end: &[u8] = if bytes.ends_with(b"\n") { b"" } else { b"\n" };
         let written = stdout
@@ -40,9 +45,16 @@ impl Output {
             .and_then(|()| stdout.flush());
         match written {
             // Whoever reads has seen enough, as `head` does.
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
             Err(error) => Err(CliError::file("cannot write to stdout".into(), &error)),
-            Ok(()) => Ok(()),
+            Ok(()) => Ok(true),
+        }
+    }
+
+    /// Shows how far a long work is, on a line of the terminal that changes; nothing elsewhere.
+    pub(crate) fn progress(self, text: &str) {
+        if !self.json && io::stderr().is_terminal() {
+            let _ = write!(io::stderr().lock(), "\r\x1b[2K{text}");
         }
     }
 
@@ -99,7 +111,7 @@ impl Output {
     }
 }
 
-fn to_json(object: &impl Serialize) -> Result<String, CliError> {
+pub(crate) fn to_json(object: &impl Serialize) -> Result<String, CliError> {
     serde_json::to_string(object)
         .map_err(|error| CliError::new(Code::Failure, "cannot write JSON").caused_by(&error))
 }

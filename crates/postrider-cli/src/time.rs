@@ -3,12 +3,25 @@
 use std::time::{Duration, SystemTime};
 
 use jiff::{Timestamp, Unit};
+use postrider_relay::config::parse_duration;
 
 /// A time as RFC 3339 in UTC, to the millisecond.
 pub(crate) fn rfc3339(time: SystemTime) -> String {
     let timestamp = Timestamp::try_from(time).unwrap_or(Timestamp::UNIX_EPOCH);
     let rounded = timestamp.round(Unit::Millisecond).unwrap_or(timestamp);
     format!("{rounded:.3}")
+}
+
+/// Reads a time: `10m` for so long ago, or one of RFC 3339, such as `2026-01-31T03:00:00Z`.
+pub(crate) fn parse_time(text: &str) -> Result<SystemTime, String> {
+    if let Some(ago) = parse_duration(text) {
+        let time = SystemTime::now().checked_sub(ago);
+        return time.ok_or_else(|| "that is too long ago".to_owned());
+    }
+    let time: Result<Timestamp, _> = text.parse();
+    time.map(SystemTime::from).map_err(|_| {
+        "write how long ago, such as 10m or 2h, or a time such as 2026-01-31T03:00:00Z".to_owned()
+    })
 }
 
 /// An age in its two largest units: `3d 4h`, `12s`.
@@ -32,6 +45,17 @@ mod tests {
     fn ages_have_two_units() {
         let ages = [0, 59, 61, 3_600, 90_061].map(|seconds| age(Duration::from_secs(seconds)));
         assert_eq!(ages, ["0s", "59s", "1m 1s", "1h 0m", "1d 1h"]);
+    }
+
+    #[test]
+    fn a_time_is_read_from_now_or_from_a_calendar() {
+        let ago = parse_time("10m").unwrap().elapsed().unwrap().as_secs();
+        assert!((600..660).contains(&ago), "{ago}");
+        let time = parse_time("1970-01-01T00:01:00+00:00").unwrap();
+        assert_eq!(time, SystemTime::UNIX_EPOCH + Duration::from_secs(60));
+        for wrong in ["", "yesterday", "10", "99999999999999d"] {
+            assert!(parse_time(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

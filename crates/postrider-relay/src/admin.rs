@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 use postrider::Key;
 
+use crate::pauses::Pause;
 use crate::slots::SlotStatus;
 use crate::source::SourceError;
 
@@ -30,6 +31,14 @@ pub trait Admin: Send + Sync {
     /// One dead letter whole, by event id.
     async fn dead_letter(&self, event_id: &str) -> Result<Option<DeadLetterDetail>, SourceError>;
 
+    /// The same as [`dead_letters`](Self::dead_letters), each whole.
+    async fn dead_letter_details(
+        &self,
+        selection: &Selection,
+        after: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<DeadLetterDetail>, SourceError>;
+
     /// Gives the matching dead letters a fresh set of attempts: relays publish them, and then
     /// what waits behind them, in order per key. A dead letter with an earlier one of its key
     /// still parked waits behind that one. Answers how many there were.
@@ -49,6 +58,16 @@ pub struct Selection {
     pub event_ids: Vec<String>,
     /// Of this key.
     pub key: Option<Key>,
+    /// Of this event type.
+    pub event_type: Option<String>,
+    /// Whose last error is of this kind.
+    pub kind: Option<String>,
+    /// Whose last error has this text in it, whatever the case of its ASCII letters.
+    pub error: Option<String>,
+    /// Parked at this time or later.
+    pub since: Option<SystemTime>,
+    /// Parked before this time.
+    pub until: Option<SystemTime>,
 }
 
 /// How an outbox stands.
@@ -87,6 +106,8 @@ pub struct PipelineStatus {
     pub leases: Vec<LeaseStatus>,
     /// What keeps the server's log for it, if the log is read, or should be.
     pub slot: Option<SlotStatus>,
+    /// An operator has stopped it.
+    pub paused: Option<Pause>,
 }
 
 /// Who may read a shard of an outbox.

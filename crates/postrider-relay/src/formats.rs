@@ -21,6 +21,9 @@ use crate::suggestion::nearest;
 mod cloudevents;
 mod debezium;
 
+/// The header of an event that is published again on purpose. It is the relay's own to give: one
+/// that an event brings along is not sent.
+pub const REPLAY_HEADER: &str = "postrider-replay";
 /// A time with all its decimals.
 const RFC3339_BYTES: usize = "2026-01-01T00:00:00.123456789Z".len();
 
@@ -155,7 +158,7 @@ fn headers(event: &Event, route: &Route) -> Result<Vec<(String, String)>, SinkEr
     let mut headers = Vec::with_capacity(count);
     let replaced = |name: &str| route.headers.iter().any(|(own, _)| own.eq_ignore_ascii_case(name));
     for (name, value) in event.headers() {
-        if !replaced(name) {
+        if !replaced(name) && !name.eq_ignore_ascii_case(REPLAY_HEADER) {
             headers.push((name.clone(), value.clone()));
         }
     }

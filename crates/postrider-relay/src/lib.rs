@@ -7,12 +7,17 @@
 
 pub mod admin;
 pub mod config;
+pub mod events;
 pub mod failure;
 pub mod formats;
 pub mod hint;
+pub mod keys;
+pub mod operator;
+pub mod pauses;
 pub mod pipeline;
 pub mod prune;
 pub mod relay;
+pub mod replay;
 pub mod routing;
 pub mod secret;
 pub mod shutdown;

@@ -55,8 +55,11 @@ use tracing::warn;
 pub use self::options::{OnDead, Options, Ordering, Retry, Window};
 pub use self::status::{State, Status, Totals};
 
+pub(crate) use self::intake::hash as lane_of;
+
 use self::run::Run;
 use crate::failure::SinkError;
+use crate::pauses::PauseWatch;
 use crate::shutdown::Shutdown;
 use crate::sink::Sink;
 use crate::source::{Source, SourceError, SourceErrorKind};
@@ -70,6 +73,7 @@ pub struct Pipeline {
     source: Box<dyn Source>,
     sink: Box<dyn Sink>,
     options: Options,
+    pauses: PauseWatch,
     status: watch::Sender<Status>,
 }
 
@@ -126,7 +130,14 @@ impl Pipeline {
         options: Options,
     ) -> Self {
         let status = watch::Sender::new(Status::default());
-        Self { name: name.into(), source, sink, options, status }
+        let pauses = PauseWatch::never();
+        Self { name: name.into(), source, sink, options, pauses, status }
+    }
+
+    /// Lets an operator stop the pipeline, and keys of it.
+    #[must_use]
+    pub fn with_pauses(self, pauses: PauseWatch) -> Self {
+        Self { pauses, ..self }
     }
 
     /// The pipeline's name.
@@ -142,8 +153,8 @@ impl Pipeline {
     /// Publishes events until a stop is asked for or, with [`Options::drain`], until nothing is
     /// pending. Answers what became of them; after an error, [`status`](Self::status) has that.
     pub async fn run(self, shutdown: Shutdown) -> Result<Totals, PipelineError> {
-        let Self { name, source, sink, options, status } = self;
-        let result = Run::start(&name, &*source, &*sink, &options, &status, shutdown).await;
+        let Self { name, source, sink, options, pauses, status } = self;
+        let result = Run::start(&name, &*source, &*sink, &options, pauses, &status, shutdown).await;
         match &result {
             Ok(_) | Err(PipelineError::HandedOver | PipelineError::Sink(_)) => {
                 if let Err(error) = source.close().await {

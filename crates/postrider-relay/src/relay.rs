@@ -44,6 +44,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use tokio::sync::watch;
 use tokio::task::{Id, JoinSet};
 use tracing::{error, info};
 
@@ -51,6 +52,7 @@ use self::shard::ShardPlan;
 use crate::config::{Config, PipelineConfig, PruneConfig, SourceConfig};
 use crate::failure::SinkError;
 use crate::hint::{Hint, HintSocket};
+use crate::pauses::{self, PauseWatch};
 use crate::pipeline::decision::random_jitter;
 use crate::pipeline::{Ordering, Pipeline, PipelineError, Totals};
 use crate::prune;
@@ -71,6 +73,8 @@ pub struct Relay {
     plans: Vec<Plan>,
     hint: Hint,
     hint_address: Option<SocketAddr>,
+    /// The outbox of the configured pipelines, in which an operator can stop them.
+    source: Option<Box<SourceConfig>>,
     /// The outbox whose size is looked after.
     upkeep: Option<Box<(SourceConfig, Option<PruneConfig>)>>,
 }
@@ -153,7 +157,8 @@ impl Relay {
         let upkeep = stays.then(|| Box::new((source.clone(), prune)));
         let plan = |pipeline| Plan::Configured(Box::new((source.clone(), pipeline)));
         let plans = pipelines.into_iter().map(plan).collect();
-        Self { hint_address, upkeep, ..Self::with_plans(plans) }
+        let source = Some(Box::new(source.clone()));
+        Self { hint_address, source, upkeep, ..Self::with_plans(plans) }
     }
 
     /// A relay with pipelines that are connected already. One whose lease is handed over or lost
@@ -164,7 +169,8 @@ impl Relay {
     }
 
     fn with_plans(plans: Vec<Plan>) -> Self {
-        Self { name: own_name(), plans, hint: Hint::new(), hint_address: None, upkeep: None }
+        let (hint, hint_address) = (Hint::new(), None);
+        Self { name: own_name(), plans, hint, hint_address, source: None, upkeep: None }
     }
 
     /// Lets the sources that this relay connects wait for a hint that somebody else has, too.
@@ -182,7 +188,7 @@ impl Relay {
     /// Runs all pipelines until each has ended, by a stop or by itself. Answers what became of
     /// each, in the order they were given.
     pub async fn run(self, shutdown: Shutdown) -> Vec<Outcome> {
-        let Self { name, plans, hint, hint_address, upkeep } = self;
+        let Self { name, plans, hint, hint_address, source, upkeep } = self;
         let socket = match hint_address {
             None => None,
             Some(address) => match HintSocket::bind(address).await {
@@ -196,9 +202,15 @@ impl Relay {
                 None => std::future::pending().await,
             }
         };
-        let parts = |plan: Plan| (plan.name(), plan.into_parts(&name, &hint, &shutdown));
-        let pipelines = plans.into_iter().map(parts).collect();
         let (stop_upkeep, until_stopped) = shutdown::shutdown();
+        let (known, paused) = watch::channel(None);
+        let following = source
+            .map(|source| tokio::spawn(pauses::follow(*source, known, until_stopped.clone())));
+        let parts = |plan: Plan| {
+            let pauses = PauseWatch::new(&plan.name(), paused.clone());
+            (plan.name(), plan.into_parts(&name, &hint, pauses, &shutdown))
+        };
+        let pipelines = plans.into_iter().map(parts).collect();
         let upkeep = upkeep.map(|upkeep| {
             let (source, config) = *upkeep;
             tokio::spawn(prune::run(source, config, until_stopped))
@@ -207,12 +219,16 @@ impl Relay {
             outcomes = run_side_by_side(pipelines) => outcomes,
             never = listening => match never {},
         };
-        if let Some(mut upkeep) = upkeep {
-            stop_upkeep.stop();
-            if tokio::time::timeout(UPKEEP_GRACE, &mut upkeep).await.is_err() {
-                // What it has under way is one transaction, which happens or not.
-                upkeep.abort();
-            }
+        stop_upkeep.stop();
+        if let Some(following) = following {
+            // It only looks.
+            following.abort();
+        }
+        if let Some(mut upkeep) = upkeep
+            && tokio::time::timeout(UPKEEP_GRACE, &mut upkeep).await.is_err()
+        {
+            // What it has under way is one transaction, which happens or not.
+            upkeep.abort();
         }
         outcomes
     }
@@ -226,7 +242,13 @@ impl Plan {
         }
     }
 
-    fn into_parts(self, relay: &str, hint: &Hint, shutdown: &Shutdown) -> Vec<Part> {
+    fn into_parts(
+        self,
+        relay: &str,
+        hint: &Hint,
+        pauses: PauseWatch,
+        shutdown: &Shutdown,
+    ) -> Vec<Part> {
         let shutdown = shutdown.clone();
         match self {
             Self::Connected(pipeline) => {
@@ -235,7 +257,7 @@ impl Plan {
             Self::Configured(configured) => {
                 let (source, config) = *configured;
                 log_start(&source, &config, relay);
-                let shards = ShardPlan::all(&source, &config, relay, hint).into_iter();
+                let shards = ShardPlan::all(&source, &config, relay, hint, &pauses).into_iter();
                 shards.map(|shard| shard.run(shutdown.clone()).boxed()).collect()
             }
         }

@@ -18,6 +18,7 @@ use postrider::schema::{Migration, TableName};
 
 use crate::admin::Admin;
 use crate::hint::Hint;
+use crate::operator::Operator;
 use crate::pipeline::Ordering;
 use crate::prune::Prune;
 use crate::slots::Slots;
@@ -187,6 +188,16 @@ pub async fn connect_admin(
     Backend::of(url)?.connect_admin(table, columns).await
 }
 
+/// Connects to an outbox for everything that an operator does with it. `columns` are those of a
+/// table that is not of our making: our name to its name.
+pub async fn connect_operator(
+    url: &str,
+    table: &TableName,
+    columns: &BTreeMap<String, String>,
+) -> Result<Box<dyn Operator>, SourceError> {
+    Backend::of(url)?.connect_operator(table, columns).await
+}
+
 /// Connects to an outbox to prune it. `columns` are those of a table that is not of our making:
 /// our name to its name.
 pub async fn connect_prune(
@@ -321,15 +332,23 @@ impl Backend {
         }
     }
 
-    #[cfg_attr(
-        not(feature = "postgres"),
-        expect(unused_variables, reason = "only PostgreSQL has such tables")
-    )]
     async fn connect_admin(
         self,
         table: &TableName,
         columns: &BTreeMap<String, String>,
     ) -> Result<Box<dyn Admin>, SourceError> {
+        Ok(self.connect_operator(table, columns).await?)
+    }
+
+    #[cfg_attr(
+        not(feature = "postgres"),
+        expect(unused_variables, reason = "only PostgreSQL has such tables")
+    )]
+    async fn connect_operator(
+        self,
+        table: &TableName,
+        columns: &BTreeMap<String, String>,
+    ) -> Result<Box<dyn Operator>, SourceError> {
         match self {
             #[cfg(feature = "postgres")]
             Self::Postgres(location) => {

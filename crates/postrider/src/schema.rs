@@ -1,7 +1,7 @@
 //! The tables: their names, and the migrations that make them.
 //!
 //! An outbox is one table with side tables named after it (`outbox_failures`,
-//! `outbox_checkpoints` and, in PostgreSQL, `outbox_leases`, `outbox_claims` and
+//! `outbox_checkpoints`, `outbox_pauses` and, in PostgreSQL, `outbox_leases`, `outbox_claims` and
 //! `outbox_messages`). All outboxes share the inbox: `inbox`, `inbox_versions` and
 //! `inbox_messages`. Each change of them is a numbered [`Migration`]; which of them a database
 //! has is written down in its table `postrider_migrations`.
@@ -80,6 +80,11 @@ impl TableName {
     /// The side table of the pipelines' progress.
     pub fn checkpoints(&self) -> TableName {
         self.with_suffix("_checkpoints")
+    }
+
+    /// The side table of what an operator has stopped.
+    pub fn pauses(&self) -> TableName {
+        self.with_suffix("_pauses")
     }
 
     /// The side table of who reads the outbox.

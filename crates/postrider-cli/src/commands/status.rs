@@ -4,6 +4,7 @@ use clap::Args;
 use postrider_relay::admin::{COUNT_MAX, LeaseStatus, OutboxStatus, PipelineStatus};
 use serde::Serialize;
 
+use super::pause::{self, PauseObject};
 use super::slot::{self, SlotObject};
 use crate::cli::OutboxArgs;
 use crate::error::CliError;
@@ -44,6 +45,8 @@ struct PipelineObject<'s> {
     leases: Vec<LeaseObject<'s>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     slot: Option<SlotObject<'s>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    paused: Option<PauseObject<'s>>,
 }
 
 #[derive(Serialize)]
@@ -67,6 +70,11 @@ pub(crate) async fn run(args: &StatusArgs, output: Output) -> Result<(), CliErro
         let trouble = slot.and_then(|slot| slot::trouble(&pipeline.name, slot, &outbox.flags));
         if let Some(trouble) = trouble {
             output.talk(&trouble);
+        }
+    }
+    for pipeline in &status.pipelines {
+        if let Some(pause) = &pipeline.paused {
+            output.talk(&pause::told(&pipeline.name, pause, &outbox.flags));
         }
     }
     let parked: u64 = status.pipelines.iter().map(|pipeline| pipeline.parked).sum();
@@ -107,6 +115,7 @@ fn to_pipeline_object(pipeline: &PipelineStatus) -> PipelineObject<'_> {
         last_settled_at: pipeline.last_settled_at.map(rfc3339),
         leases: pipeline.leases.iter().map(to_lease_object).collect(),
         slot: pipeline.slot.as_ref().map(SlotObject::new),
+        paused: pipeline.paused.as_ref().map(PauseObject::new),
     }
 }
 
@@ -210,6 +219,7 @@ mod tests {
             last_settled_at: Some(SystemTime::UNIX_EPOCH),
             leases: Vec::new(),
             slot: None,
+            paused: None,
         };
         let audit = PipelineStatus {
             name: "audit".into(),
@@ -223,6 +233,7 @@ mod tests {
             last_settled_at: None,
             leases: Vec::new(),
             slot: None,
+            paused: None,
         };
         OutboxStatus { database: "sqlite", table: "outbox".into(), pipelines: vec![orders, audit] }
     }

@@ -25,6 +25,7 @@
 mod answers;
 mod exchange;
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use hashbrown::HashMap;
@@ -39,6 +40,9 @@ use super::options::{Ordering, Window};
 use crate::failure::{Failure, FailureKind, SinkError};
 use crate::source::{Handle, Settlement, Verdict};
 
+/// How long an event of a key that is stopped is set aside, before it is looked at again. Whoever
+/// lets the key go on need not wait for that: the source hands its first event out at once.
+const PAUSED_FOR: Duration = Duration::from_secs(30);
 /// Reading waits until so large a part of the window is free, so that batches stay large.
 const READ_PART: usize = 4;
 
@@ -49,6 +53,8 @@ pub struct Engine<M> {
     lanes: Lanes<M>,
     breaker: Breaker,
     care: Care,
+    /// Lanes that an operator has stopped.
+    paused: HashSet<u64>,
     /// Blocked keys, each with the number of verdicts on their way that set something aside.
     blocked: HashMap<u64, usize, foldhash::fast::FixedState>,
     calls: usize,
@@ -71,6 +77,7 @@ impl<M> Engine<M> {
             lanes: Lanes::new(),
             breaker: Breaker::new(policy.seed),
             care: Care::after(crashes, policy.window.events_max),
+            paused: HashSet::new(),
             blocked: blocked.into_iter().map(|key| (key, 0)).collect(),
             calls: 0,
             bytes: 0,
@@ -148,21 +155,29 @@ impl<M> Engine<M> {
             if entries.is_empty() {
                 return None;
             }
-            entries.retain(|index| !self.park_unsendable(*index));
+            entries.retain(|index| !self.set_aside_instead(*index));
             if !entries.is_empty() {
                 return Some(self.call(entries));
             }
         }
     }
 
-    /// Parks an event that can never be sent. That waits until it is its turn: set aside before
-    /// an earlier event of its key has its verdict, it could overtake that one later.
-    fn park_unsendable(&mut self, index: usize) -> bool {
+    /// Parks an event that can never be sent, and defers one whose key is stopped. That waits
+    /// until it is its turn: set aside before an earlier event of its key has its verdict, it
+    /// could overtake that one later.
+    fn set_aside_instead(&mut self, index: usize) -> bool {
         let entry = self.lanes.entry(index);
-        let Some(message) = entry.unsendable.take() else { return false };
-        let (key, attempts) = (entry.key, entry.attempts.saturating_add(1));
-        let failure = Failure { kind: FailureKind::Rejected, message, attempts };
-        self.conclude(index, Verdict::Parked { failure, blocks: self.parked_blocks(key) });
+        let key = entry.key;
+        if key.is_some_and(|key| self.paused.contains(&key)) {
+            let verdict = Verdict::Deferred { delay: PAUSED_FOR, failure: None, blocks: true };
+            self.conclude(index, verdict);
+        } else if let Some(message) = entry.unsendable.take() {
+            let attempts = entry.attempts.saturating_add(1);
+            let failure = Failure { kind: FailureKind::Rejected, message, attempts };
+            self.conclude(index, Verdict::Parked { failure, blocks: self.parked_blocks(key) });
+        } else {
+            return false;
+        }
         self.lanes.put_back(key, 1, &[]);
         true
     }
@@ -178,7 +193,7 @@ impl<M> Engine<M> {
         let room = Room { events: 1, bytes: usize::MAX, whole_lanes: false };
         while allowed > 0 && self.lanes.in_flight() == 0 {
             let index = *self.lanes.take(room).first()?;
-            if self.park_unsendable(index) {
+            if self.set_aside_instead(index) {
                 continue;
             }
             let entry = self.lanes.entry(index);
@@ -251,6 +266,16 @@ impl<M> Engine<M> {
                 self.blocked.remove(&key);
             }
         }
+    }
+
+    /// Takes in which lanes an operator has stopped.
+    pub fn pause_lanes(&mut self, lanes: HashSet<u64>) {
+        self.paused = lanes;
+    }
+
+    /// Nothing was sent until now because an operator had stopped it: that is no stall.
+    pub fn rested(&mut self, now: Duration) {
+        self.moved_at = now;
     }
 
     /// True once: the events that were under way at an earlier crash are settled.

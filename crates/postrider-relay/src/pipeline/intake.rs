@@ -42,7 +42,7 @@ fn fitting(message: Message, event_bytes_max: usize) -> Result<Message, String> 
 }
 
 /// What a lane is named by.
-pub(super) fn hash(key: &Key) -> u64 {
+pub(crate) fn hash(key: &Key) -> u64 {
     static SEEDED: LazyLock<foldhash::fast::RandomState> = LazyLock::new(Default::default);
     SEEDED.hash_one(key)
 }

@@ -10,11 +10,12 @@ use tracing::{info, warn};
 use super::calling::{BoxFuture, is_over, lease_end, patiently, publish, wait};
 use super::care;
 use super::decision::random_jitter;
-use super::engine::{Call, Engine, Policy, SettlementBatch};
+use super::engine::{Call, Engine, Policy, Progress, SettlementBatch};
 use super::intake::{hash, incoming};
 use super::log::Log;
 use super::{Options, PipelineError, State, Status, Totals};
 use crate::failure::{FailureKind, SinkError};
+use crate::pauses::{Pause, PauseWatch};
 use crate::shutdown::Shutdown;
 use crate::sink::{Message, Sink};
 use crate::source::{BatchLimit, Record, Settled, Source, SourceError, SourceErrorKind};
@@ -34,6 +35,9 @@ pub(super) struct Run<'a> {
     source: &'a dyn Source,
     sink: &'a dyn Sink,
     options: &'a Options,
+    pauses: PauseWatch,
+    /// An operator has stopped the pipeline.
+    pause: Option<Pause>,
     status: &'a watch::Sender<Status>,
     engine: Engine<Message>,
     started: Instant,
@@ -87,6 +91,7 @@ impl<'a> Run<'a> {
         source: &'a dyn Source,
         sink: &'a dyn Sink,
         options: &'a Options,
+        pauses: PauseWatch,
         status: &'a watch::Sender<Status>,
         mut shutdown: Shutdown,
     ) -> Result<Totals, PipelineError> {
@@ -122,6 +127,8 @@ impl<'a> Run<'a> {
             source,
             sink,
             options,
+            pauses,
+            pause: None,
             status,
             engine: Engine::new(policy(sink, options), blocked, resume.crashes),
             started: Instant::now(),
@@ -136,6 +143,7 @@ impl<'a> Run<'a> {
             trouble: None,
             log: Log::new(name),
         };
+        run.look_at_pauses();
         let result = run.until_stopped(&mut shutdown).await;
         run.tell(true);
         result?;
@@ -167,7 +175,11 @@ impl<'a> Run<'a> {
             self.tell(phase != Phase::Running);
             let now = Instant::now();
             let wake_at = [
-                self.engine.wake_at().map(|wake_at| self.started + wake_at),
+                // While nothing may be sent, it does not matter when something could be.
+                self.engine
+                    .wake_at()
+                    .filter(|_| self.may_send())
+                    .map(|wake_at| self.started + wake_at),
                 phase.ends_at(),
                 lease.until,
             ];
@@ -178,6 +190,7 @@ impl<'a> Run<'a> {
                 settled = wait(&mut self.settling) => self.settled(settled)?,
                 noted = wait(&mut self.noting) => self.noted(noted)?,
                 pending = wait(&mut self.asking) => self.asked(pending)?,
+                () = self.pauses.changed() => self.look_at_pauses(),
                 () = sleep_until(wake_at) => {}
                 () = shutdown.requested(), if !self.engine.is_stopping() => {
                     info!(pipeline = self.name, "stopping");
@@ -215,10 +228,34 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// Whether nobody has stopped the pipeline, as far as is known.
+    fn may_send(&self) -> bool {
+        self.pause.is_none() && self.pauses.is_known()
+    }
+
+    /// Takes in what an operator has stopped.
+    fn look_at_pauses(&mut self) {
+        self.engine.pause_lanes(self.pauses.lanes());
+        let pause = self.pauses.pause();
+        match (&self.pause, &pause) {
+            (None, Some(pause)) => {
+                let reason = pause.reason.as_deref();
+                info!(pipeline = self.name, reason, "paused by an operator");
+            }
+            (Some(_), None) => {
+                info!(pipeline = self.name, "resumed by an operator");
+                self.engine.rested(self.started.elapsed());
+            }
+            (None, None) | (Some(_), Some(_)) => {}
+        }
+        self.pause = pause;
+    }
+
     /// Starts whatever the engine asks for.
     fn begin_work(&mut self) {
         let (name, status, source) = (self.name, self.status, self.source);
-        match self.engine.want() {
+        let may_send = self.may_send();
+        match self.engine.want().filter(|_| may_send) {
             Some((events, bytes)) if self.reading.is_none() => {
                 let wait = if self.options.drain { READ_WAIT_DRAIN } else { READ_WAIT };
                 let limit = BatchLimit { events, bytes, wait };
@@ -227,10 +264,10 @@ impl<'a> Run<'a> {
                 self.reading = Some(Box::pin(reading));
             }
             // Cancel-safe: nothing is lost by not waiting any longer.
-            None if self.engine.is_stopping() => self.reading = None,
+            None if self.engine.is_stopping() || !may_send => self.reading = None,
             Some(_) | None => {}
         }
-        while let Some(call) = self.engine.next_call(self.started.elapsed()) {
+        while may_send && let Some(call) = self.engine.next_call(self.started.elapsed()) {
             let publishing = publish(source, self.sink, call, self.options.publish_timeout);
             self.calls.push(Box::pin(publishing));
         }
@@ -317,10 +354,15 @@ impl<'a> Run<'a> {
 
     /// Publishes the status.
     fn tell(&mut self, stopping: bool) {
-        let progress = self.engine.progress(self.started.elapsed(), self.options.stall_after);
+        let paused = self.pause.is_some();
+        let progress = match paused {
+            true => Progress::Idle,
+            false => self.engine.progress(self.started.elapsed(), self.options.stall_after),
+        };
         let state = if stopping { State::Stopping } else { State::Running(progress) };
         self.status.send_modify(|status| {
             status.state = state;
+            status.paused = paused;
             status.totals = self.totals;
             status.blocked_keys = self.engine.blocked_keys();
             status.trouble.clone_from(&self.trouble);

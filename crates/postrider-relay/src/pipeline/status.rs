@@ -10,6 +10,8 @@ use crate::source::{Settlement, Verdict};
 pub struct Status {
     /// What it is doing.
     pub state: State,
+    /// An operator has stopped it: it is ready, and does nothing.
+    pub paused: bool,
     /// What it has done since it started.
     pub totals: Totals,
     /// Keys that wait behind an event that was set aside.

@@ -14,6 +14,7 @@ use super::RelayError;
 use crate::config::{PipelineConfig, SourceConfig};
 use crate::failure::{FailureKind, SinkError};
 use crate::hint::Hint;
+use crate::pauses::PauseWatch;
 use crate::pipeline::decision::{backoff, random_jitter};
 use crate::pipeline::{Pipeline, PipelineError, Totals, Window};
 use crate::shutdown::Shutdown;
@@ -35,6 +36,7 @@ pub(super) struct ShardPlan {
     pub(super) label: String,
     pub(super) spec: SourceSpec,
     config: PipelineConfig,
+    pauses: PauseWatch,
     /// It was said that the pipeline stands by: once for all of its shards is enough.
     told: Arc<AtomicBool>,
 }
@@ -46,6 +48,7 @@ impl ShardPlan {
         config: &PipelineConfig,
         relay: &str,
         hint: &Hint,
+        pauses: &PauseWatch,
     ) -> Vec<Self> {
         let of = config.shards;
         let told = Arc::new(AtomicBool::new(false));
@@ -73,7 +76,7 @@ impl ShardPlan {
                 _ => format!("{}/{index}", config.name),
             };
             config.sink.pipeline.name.clone_from(&label);
-            Self { label, spec, config, told: told.clone() }
+            Self { label, spec, config, pauses: pauses.clone(), told: told.clone() }
         };
         (0..of).map(plan).collect()
     }
@@ -90,7 +93,8 @@ impl ShardPlan {
         let sink = sink.map_err(RelayError::Sink)?;
         let source = patiently(&self.label, "source", &self.told, || self.spec.connect()).await;
         let source = source.map_err(RelayError::Source)?;
-        Ok(Pipeline::new(&self.label, source, sink, self.config.options.clone()))
+        let pipeline = Pipeline::new(&self.label, source, sink, self.config.options.clone());
+        Ok(pipeline.with_pauses(self.pauses.clone()))
     }
 }
 

@@ -12,6 +12,7 @@ use super::shard::stand_by;
 use super::*;
 use crate::config::Environment;
 use crate::failure::FailureKind;
+use crate::pauses::PauseWatch;
 use crate::pipeline::leased::{HeldSink, LeaseHandle, event};
 use crate::pipeline::{Options, Status};
 use crate::shutdown::{ShutdownHandle, shutdown};
@@ -292,7 +293,13 @@ fn each_shard_has_its_part_of_the_keys() {
     config.pipelines[0].shards = 4;
     let relay = Relay::new(config.clone());
     let hint = relay.hint();
-    let shards = ShardPlan::all(&config.source, &config.pipelines[0], &relay.name, &hint);
+    let shards = ShardPlan::all(
+        &config.source,
+        &config.pipelines[0],
+        &relay.name,
+        &hint,
+        &PauseWatch::never(),
+    );
     assert_eq!(shards.len(), 4);
     let given = shards[3].spec.hint.given();
     hint.give();
@@ -304,7 +311,13 @@ fn each_shard_has_its_part_of_the_keys() {
         assert_eq!((spec.pipeline.as_str(), &spec.relay), ("orders", &relay.name));
     }
     config.pipelines[0].shards = 1;
-    let shards = ShardPlan::all(&config.source, &config.pipelines[0], &relay.name, &hint);
+    let shards = ShardPlan::all(
+        &config.source,
+        &config.pipelines[0],
+        &relay.name,
+        &hint,
+        &PauseWatch::never(),
+    );
     assert_eq!((shards.len(), shards[0].label.as_str()), (1, "orders"));
 }
 

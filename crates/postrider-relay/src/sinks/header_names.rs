@@ -12,6 +12,7 @@
 
 use std::borrow::Cow;
 
+use crate::formats::REPLAY_HEADER;
 use crate::sink::{Attributes, Message};
 
 /// The media type of the body.
@@ -109,7 +110,7 @@ pub(super) fn headers(
         let begins_with = |start: &str| {
             name.get(..start.len()).is_some_and(|head| head.eq_ignore_ascii_case(start))
         };
-        !begins_with(OWN)
+        (!begins_with(OWN) || name == REPLAY_HEADER)
             && !begins_with(prefix.as_str())
             && !name.eq_ignore_ascii_case(CONTENT_TYPE)
             && !message.reserves(name)

@@ -84,6 +84,16 @@ CREATE TABLE {outbox_claims} (
 );
 CREATE INDEX {outbox_claims_lease} ON {outbox_claims} (pipeline, shard);
 
+-- What an operator has stopped: a pipeline ('*' is every one), or one key if it is named.
+CREATE TABLE {outbox_pauses} (
+    pipeline       text NOT NULL,
+    aggregate_type text NOT NULL DEFAULT '',
+    aggregate_id   text NOT NULL DEFAULT '',
+    paused_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    reason         text,
+    PRIMARY KEY (pipeline, aggregate_type, aggregate_id)
+);
+
 -- Has a row once an event was written to the log alone: from then on no slot is given up.
 CREATE TABLE {outbox_messages} (
     since timestamptz NOT NULL DEFAULT clock_timestamp()

@@ -40,13 +40,13 @@ GRANT SELECT ON postrider_migrations TO {consumer};
 -- another cluster, rows have numbers of transactions that are not of this one: it gives them new ones.
 GRANT SELECT, UPDATE (published_at, xid), DELETE ON {outbox} TO {relay};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {outbox_failures}, {outbox_checkpoints}, {outbox_leases},
-    {outbox_claims} TO {relay};
+    {outbox_claims}, {outbox_pauses} TO {relay};
 GRANT SELECT, DELETE ON inbox TO {relay};
 GRANT SELECT ON {outbox_messages}, postrider_migrations TO {relay};
 
 -- The reader looks.
 GRANT SELECT ON {outbox}, {outbox_failures}, {outbox_checkpoints}, {outbox_leases},
-    {outbox_claims}, {outbox_messages}, inbox, inbox_versions, inbox_messages,
+    {outbox_claims}, {outbox_pauses}, {outbox_messages}, inbox, inbox_versions, inbox_messages,
     postrider_migrations TO {reader};
 
 -- The functions, as far as there are any.

@@ -57,6 +57,16 @@ CREATE TABLE {outbox_checkpoints} (
     updated_at TEXT NOT NULL
 );
 
+-- What an operator has stopped: a pipeline ('*' is every one), or one key if it is named.
+CREATE TABLE {outbox_pauses} (
+    pipeline       TEXT NOT NULL,
+    aggregate_type TEXT NOT NULL DEFAULT '',
+    aggregate_id   TEXT NOT NULL DEFAULT '',
+    paused_at      TEXT NOT NULL,
+    reason         TEXT,
+    PRIMARY KEY (pipeline, aggregate_type, aggregate_id)
+) WITHOUT ROWID;
+
 -- One inbox serves all outboxes of a database.
 CREATE TABLE IF NOT EXISTS inbox (
     consumer     TEXT CHECK (consumer <> ''),

@@ -13,6 +13,12 @@ use crate::error::{CliError, Code};
 use crate::outbox::Outbox;
 use crate::output::Output;
 
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  postrider dlq retry 0197f3c2-5d1e-7000-8000-000000000002 --from \"$DATABASE_URL\"
+  postrider dlq retry --all --error \"503\" --since 2h --dry-run --config postrider.toml
+  postrider dlq retry --all --type OrderPaid --yes --config postrider.toml";
+
 /// How many dead letters are read at a time when they are counted.
 const PAGE: usize = 1_000;
 /// Most dead letters that a dry run lists.
@@ -40,8 +46,8 @@ pub(crate) struct ChangeArgs {
     /// The ids of events
     #[arg(value_name = "EVENT_ID")]
     event_ids: Vec<String>,
-    /// All dead letters, of one pipeline if --pipeline is given
-    #[arg(long, conflicts_with_all = ["event_ids", "key"])]
+    /// All dead letters that match the other options
+    #[arg(long, conflicts_with = "event_ids")]
     all: bool,
     #[command(flatten)]
     filter: FilterArgs,
@@ -78,7 +84,7 @@ pub(crate) async fn run(change: Change, args: &ChangeArgs, output: Output) -> Re
     let selection = args.filter.selection(args.event_ids.clone());
     if !args.all && selection == Selection::default() {
         let what = format!("nothing says which dead letters to {}", change.verb());
-        let fix = "name event ids, or add --key TYPE/ID, --pipeline NAME or --all";
+        let fix = "name event ids, or add --all or a filter such as --key TYPE/ID or --error TEXT";
         return Err(CliError::new(Code::Usage, what).with_fix(fix));
     }
     let outbox = Outbox::find(&args.outbox)?;
@@ -146,6 +152,9 @@ fn tell(
         output.talk("no dead letters");
     } else if args.dry_run {
         output.data(&to_text(&matches.letters))?;
+        if count > matches.letters.len() as u64 {
+            output.talk(&format!("these are the first {} of them", matches.letters.len()));
+        }
         output.talk(&format!("would {} {count} {letters}; nothing was changed", change.verb()));
     } else {
         match change {

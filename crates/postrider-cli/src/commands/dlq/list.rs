@@ -1,15 +1,20 @@
 //! `postrider dlq list`.
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use postrider_relay::admin::{DeadLetter, Selection};
 use serde::Serialize;
 
-use super::FilterArgs;
+use super::{FilterArgs, groups};
 use crate::cli::OutboxArgs;
 use crate::error::CliError;
 use crate::outbox::Outbox;
 use crate::output::{Output, plain, table};
 use crate::time::rfc3339;
+
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  postrider dlq list --by error --config postrider.toml
+  postrider dlq list --type OrderPaid --kind failed --since 2h --config postrider.toml";
 
 /// Longest error in a row of the table, in characters.
 const ERROR_CHARS_MAX: usize = 80;
@@ -23,12 +28,22 @@ pub(crate) struct ListArgs {
     outbox: OutboxArgs,
     #[command(flatten)]
     filter: FilterArgs,
-    /// Most dead letters to list
+    /// Put together what has the same cause, instead of listing each
+    #[arg(long, value_enum, conflicts_with = "after")]
+    by: Option<By>,
+    /// Most dead letters, or groups of them, to list
     #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     limit: u32,
     /// Go on after this cursor, which an earlier list printed
     #[arg(long, value_name = "CURSOR")]
     after: Option<u64>,
+}
+
+/// What dead letters are put together by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum By {
+    /// The last error, without the ids, numbers and quoted values in it.
+    Error,
 }
 
 /// A dead letter as JSON, without its contents.
@@ -75,8 +90,11 @@ pub(crate) async fn run(args: &ListArgs, output: Output) -> Result<(), CliError>
     let outbox = Outbox::find(&args.outbox)?;
     let limit = usize::try_from(args.limit).unwrap_or(usize::MAX);
     let selection: Selection = args.filter.selection(Vec::new());
-    // One more than is shown tells whether there are more.
     let admin = outbox.admin().await?;
+    if args.by == Some(By::Error) {
+        return groups::list(&*admin, &selection, limit, &outbox.flags, output).await;
+    }
+    // One more than is shown tells whether there are more.
     let mut letters = admin.dead_letters(&selection, args.after, limit + 1).await?;
     let is_more = letters.len() > limit;
     letters.truncate(limit);
@@ -119,7 +137,7 @@ pub(crate) fn to_text(letters: &[DeadLetter]) -> String {
 }
 
 /// The text on one line, cut off where it would widen the table.
-fn short(text: &str, chars_max: usize) -> String {
+pub(crate) fn short(text: &str, chars_max: usize) -> String {
     let text = plain(text);
     let mut short: String = text.chars().take(chars_max).collect();
     if short.len() < text.len() {

@@ -26,7 +26,7 @@ pub(crate) struct ShowArgs {
 
 /// A dead letter as JSON.
 #[derive(Serialize)]
-struct DetailObject<'l> {
+pub(crate) struct DetailObject<'l> {
     #[serde(flatten)]
     letter: LetterObject<'l>,
     occurred_at: &'l str,
@@ -40,14 +40,14 @@ struct DetailObject<'l> {
 /// Contents in the most readable form that loses nothing.
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Contents<'l> {
+pub(crate) enum Contents<'l> {
     Json(&'l RawValue),
     Text(&'l str),
     Base64(String),
 }
 
 impl<'l> Contents<'l> {
-    fn new(bytes: &'l [u8]) -> Self {
+    pub(crate) fn new(bytes: &'l [u8]) -> Self {
         let Ok(text) = std::str::from_utf8(bytes) else {
             return Self::Base64(STANDARD.encode(bytes));
         };
@@ -58,7 +58,7 @@ impl<'l> Contents<'l> {
         }
     }
 
-    fn encoding(&self) -> &'static str {
+    pub(crate) fn encoding(&self) -> &'static str {
         match self {
             Self::Json(_) => "json",
             Self::Text(_) => "text",
@@ -87,7 +87,7 @@ pub(crate) async fn run(args: &ShowArgs, output: Output) -> Result<(), CliError>
     Ok(())
 }
 
-fn to_object(detail: &DeadLetterDetail) -> DetailObject<'_> {
+pub(crate) fn to_object(detail: &DeadLetterDetail) -> DetailObject<'_> {
     let payload = Contents::new(&detail.payload);
     DetailObject {
         letter: LetterObject::new(&detail.letter),

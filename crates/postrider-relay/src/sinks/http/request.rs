@@ -16,6 +16,7 @@ use std::time::SystemTime;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 
 use super::signature::Signer;
+use crate::formats::REPLAY_HEADER;
 use crate::sink::{Attributes, FailureKind, Message, SinkError};
 
 const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
@@ -60,7 +61,7 @@ pub(super) fn headers(
         let header = HeaderName::try_from(name).map_err(|_| {
             rejected(format!("`{name}` is not the name of an HTTP header; rename it"))
         })?;
-        let is_taken = is_reserved(&header) || message.reserves(name);
+        let is_taken = is_reserved(&header) && header != REPLAY_HEADER || message.reserves(name);
         if !is_taken && !secret_headers.contains_key(&header) {
             let value = value(text, &header)?;
             headers.append(header, value);

@@ -37,6 +37,7 @@ impl Admin for MemoryOutbox {
             last_settled_at: state.settled_at,
             leases: Vec::new(),
             slot: None,
+            paused: None,
         };
         Ok(OutboxStatus { database: "memory", table: "outbox".to_owned(), pipelines: vec![status] })
     }
@@ -55,28 +56,19 @@ impl Admin for MemoryOutbox {
 
     async fn dead_letter(&self, event_id: &str) -> Result<Option<DeadLetterDetail>, SourceError> {
         let selection = Selection { event_ids: vec![event_id.to_owned()], ..Selection::default() };
+        Ok(self.dead_letter_details(&selection, None, 1).await?.pop())
+    }
+
+    async fn dead_letter_details(
+        &self,
+        selection: &Selection,
+        after: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<DeadLetterDetail>, SourceError> {
         let state = self.state();
-        Ok(state.set_aside.iter().find(|row| is_meant(row, &selection)).map(|row| {
-            let letter = letter(&state, row);
-            let Ok(event) = &row.event else {
-                return DeadLetterDetail {
-                    letter,
-                    content_type: String::new(),
-                    headers: String::new(),
-                    occurred_at: String::new(),
-                    payload: Vec::new(),
-                };
-            };
-            DeadLetterDetail {
-                letter,
-                content_type: event.content_type().to_owned(),
-                headers: serde_json::to_string(event.headers()).unwrap_or_default(),
-                occurred_at: jiff::Timestamp::try_from(event.occurred_at())
-                    .map(|time| time.to_string())
-                    .unwrap_or_default(),
-                payload: event.payload().to_vec(),
-            }
-        }))
+        let letters = state.set_aside.iter().filter(|row| is_meant(row, selection));
+        let page = letters.filter(|row| after.is_none_or(|after| row.seq > after)).take(limit);
+        Ok(page.map(|row| detail(&state, row)).collect())
     }
 
     async fn retry(&self, selection: &Selection) -> Result<u64, SourceError> {
@@ -116,10 +108,53 @@ fn is_meant(row: &SetAside, selection: &Selection) -> bool {
         && selection.pipeline.as_deref().is_none_or(|pipeline| pipeline == PIPELINE)
         && selection.key.as_ref().is_none_or(|key| row.key() == Some(key))
         && (selection.event_ids.is_empty() || selection.event_ids.contains(&event_id(row)))
+        && selection.event_type.as_ref().is_none_or(|wanted| *wanted == event_type(row))
+        && selection.kind.as_deref().is_none_or(|wanted| wanted == kind(row))
+        && selection.error.as_deref().is_none_or(|part| has_part(error(row), part))
+        && selection.since.is_none_or(|since| row.since >= since)
+        && selection.until.is_none_or(|until| row.since < until)
+}
+
+fn has_part(text: &str, part: &str) -> bool {
+    text.to_ascii_lowercase().contains(&part.to_ascii_lowercase())
+}
+
+fn event_type(row: &SetAside) -> String {
+    row.event.as_ref().map_or_else(|_| String::new(), |event| event.event_type().to_owned())
+}
+
+fn kind(row: &SetAside) -> &str {
+    row.failure.as_ref().map_or("", |failure| failure.kind.as_str())
+}
+
+fn error(row: &SetAside) -> &str {
+    row.failure.as_ref().map_or("", |failure| &failure.message)
 }
 
 fn event_id(row: &SetAside) -> String {
     row.event.as_ref().map_or_else(|_| String::new(), |event| event.id().to_string())
+}
+
+fn detail(state: &State, row: &SetAside) -> DeadLetterDetail {
+    let letter = letter(state, row);
+    let Ok(event) = &row.event else {
+        return DeadLetterDetail {
+            letter,
+            content_type: String::new(),
+            headers: String::new(),
+            occurred_at: String::new(),
+            payload: Vec::new(),
+        };
+    };
+    DeadLetterDetail {
+        letter,
+        content_type: event.content_type().to_owned(),
+        headers: serde_json::to_string(event.headers()).unwrap_or_default(),
+        occurred_at: jiff::Timestamp::try_from(event.occurred_at())
+            .map(|time| time.to_string())
+            .unwrap_or_default(),
+        payload: event.payload().to_vec(),
+    }
 }
 
 fn letter(state: &State, row: &SetAside) -> DeadLetter {
@@ -136,12 +171,9 @@ fn letter(state: &State, row: &SetAside) -> DeadLetter {
         event_id: event_id(row),
         queued_behind: state.set_aside.iter().filter(is_behind).count() as u64,
         key,
-        event_type: row
-            .event
-            .as_ref()
-            .map_or_else(|_| String::new(), |event| event.event_type().to_owned()),
-        kind: row.failure.as_ref().map_or("", |failure| failure.kind.as_str()).to_owned(),
-        error: row.failure.as_ref().map_or("", |failure| &failure.message).to_owned(),
+        event_type: event_type(row),
+        kind: kind(row).to_owned(),
+        error: error(row).to_owned(),
         attempts: row.attempts,
         parked_at: row.since,
     }

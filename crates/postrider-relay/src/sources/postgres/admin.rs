@@ -4,6 +4,9 @@
 //! as a relay that settles: neither sees half of what the other does, and each page leaves every
 //! key so that it cannot be forgotten ([`mend`](super::queries::mend)).
 
+mod events;
+mod keys;
+mod pauses;
 mod status;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,10 +22,11 @@ use tokio_postgres::types::Type;
 use super::Location;
 use super::connection::{Connection, Param, Transaction};
 use super::error::{Trouble, not_migrated};
-use super::queries::{AdminQueries, MISSING_TABLES};
+use super::queries::{AdminQueries, EventQueries, MISSING_TABLES, StopQueries};
 use super::slots;
 use super::table::{self, Table};
 use crate::admin::{Admin, COUNT_MAX, DeadLetter, DeadLetterDetail, OutboxStatus, Selection};
+use crate::pauses::Pause;
 use crate::slots::SlotState;
 use crate::source::SourceError;
 
@@ -38,6 +42,8 @@ pub struct PostgresAdmin {
     outbox: TableName,
     table: Table,
     sql: AdminQueries,
+    events: EventQueries,
+    stops: StopQueries,
 }
 
 impl PostgresAdmin {
@@ -59,12 +65,18 @@ impl PostgresAdmin {
         let table = table::read(&connection, &outbox, &columns).await;
         let table = table.map_err(|trouble| trouble.while_doing(doing))?;
         let sql = AdminQueries::new(table.clone(), &outbox);
-        Ok(Self { connection, outbox, table, sql })
+        let events = EventQueries::new(&table, &outbox);
+        let stops = StopQueries::new(&outbox);
+        Ok(Self { connection, outbox, table, sql, events, stops })
     }
 
     async fn look(&self) -> Result<OutboxStatus, Trouble> {
-        let Self { connection, outbox, table, sql } = self;
+        let Self { connection, outbox, table, sql, stops, .. } = self;
         let mut status = status::status(connection, sql, outbox).await?;
+        let pauses = pauses::read(&connection.query(&stops.pauses, &[]).await?)?;
+        for pipeline in &mut status.pipelines {
+            pipeline.paused = Pause::of_pipeline(&pauses, &pipeline.name).cloned();
+        }
         // Slots are of no snapshot: the server shows them as they are at any moment.
         for pipeline in &mut status.pipelines {
             let slot = slots::look(connection, table, outbox, &pipeline.name).await?;
@@ -104,15 +116,8 @@ impl PostgresAdmin {
     ) -> Result<Page, Trouble> {
         let mut tx = self.connection.begin().await?;
         let parts = Parts::of(selection);
-        let [pipeline, ids, aggregate_type, aggregate_id] = parts.params();
-        let params = [
-            pipeline,
-            ids,
-            aggregate_type,
-            aggregate_id,
-            (&after, Type::INT8),
-            (&PAGE_EVENTS, Type::INT8),
-        ];
+        let mut params = parts.params();
+        params.extend([(&after as _, Type::INT8), (&PAGE_EVENTS as _, Type::INT8)]);
         let mut ordinals = Vec::new();
         let mut pipelines = BTreeSet::new();
         for row in tx.query(&self.sql.selected, &params).await? {
@@ -154,45 +159,45 @@ impl PostgresAdmin {
         Ok(())
     }
 
+    /// What one of the statements that list dead letters answers.
+    async fn listed(
+        &self,
+        sql: &str,
+        selection: &Selection,
+        after: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<Row>, Trouble> {
+        let parts = Parts::of(selection);
+        let after = i64::try_from(after.unwrap_or(0)).unwrap_or(i64::MAX);
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let count_max = COUNT_MAX as i64;
+        let mut params = parts.params();
+        params.extend([
+            (&after as _, Type::INT8),
+            (&limit as _, Type::INT8),
+            (&count_max as _, Type::INT8),
+        ]);
+        self.connection.query(sql, &params).await
+    }
+
     async fn letters(
         &self,
         selection: &Selection,
         after: Option<u64>,
         limit: usize,
     ) -> Result<Vec<DeadLetter>, Trouble> {
-        let parts = Parts::of(selection);
-        let [pipeline, ids, aggregate_type, aggregate_id] = parts.params();
-        let after = i64::try_from(after.unwrap_or(0)).unwrap_or(i64::MAX);
-        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let params = [
-            pipeline,
-            ids,
-            aggregate_type,
-            aggregate_id,
-            (&after, Type::INT8),
-            (&limit, Type::INT8),
-            (&(COUNT_MAX as i64), Type::INT8),
-        ];
-        let rows = self.connection.query(&self.sql.letters, &params).await?;
+        let rows = self.listed(&self.sql.letters, selection, after, limit).await?;
         rows.iter().map(|row| Ok(letter(row)?)).collect()
     }
 
-    async fn detail(&self, event_id: &str) -> Result<Option<DeadLetterDetail>, Trouble> {
-        let selection = Selection { event_ids: vec![event_id.to_owned()], ..Selection::default() };
-        let Some(letter) = self.letters(&selection, None, 1).await?.pop() else {
-            return Ok(None);
-        };
-        let ordinal = i64::try_from(letter.cursor).unwrap_or(i64::MAX);
-        let rows = self.connection.query(&self.sql.contents, &[(&ordinal, Type::INT8)]).await?;
-        // It may have been retried in between.
-        let Some(row) = rows.first() else { return Ok(None) };
-        Ok(Some(DeadLetterDetail {
-            letter,
-            content_type: row.try_get(0)?,
-            headers: row.try_get(1)?,
-            occurred_at: row.try_get::<_, Option<String>>(2)?.unwrap_or_default(),
-            payload: row.try_get::<_, Option<Vec<u8>>>(3)?.unwrap_or_default(),
-        }))
+    async fn details(
+        &self,
+        selection: &Selection,
+        after: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<DeadLetterDetail>, Trouble> {
+        let rows = self.listed(&self.sql.details, selection, after, limit).await?;
+        rows.iter().map(|row| Ok(detail(row)?)).collect()
     }
 }
 
@@ -214,8 +219,20 @@ impl Admin for PostgresAdmin {
     }
 
     async fn dead_letter(&self, event_id: &str) -> Result<Option<DeadLetterDetail>, SourceError> {
-        let detail = self.detail(event_id).await;
-        detail.map_err(|trouble| trouble.while_doing("read a dead letter"))
+        let selection = Selection { event_ids: vec![event_id.to_owned()], ..Selection::default() };
+        let details = self.details(&selection, None, 1).await;
+        let details = details.map_err(|trouble| trouble.while_doing("read a dead letter"));
+        Ok(details?.pop())
+    }
+
+    async fn dead_letter_details(
+        &self,
+        selection: &Selection,
+        after: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<DeadLetterDetail>, SourceError> {
+        let details = self.details(selection, after, limit).await;
+        details.map_err(|trouble| trouble.while_doing("read dead letters"))
     }
 
     async fn retry(&self, selection: &Selection) -> Result<u64, SourceError> {
@@ -236,7 +253,13 @@ pub(super) async fn check_tables(
     outbox: &TableName,
 ) -> Result<(), SourceError> {
     let doing = "read the schema";
-    let tables = [outbox.failures(), outbox.checkpoints(), outbox.leases(), outbox.claims()];
+    let tables = [
+        outbox.failures(),
+        outbox.checkpoints(),
+        outbox.leases(),
+        outbox.claims(),
+        outbox.pauses(),
+    ];
     let names = tables.map(|table| table.quoted()).to_vec();
     let missing = connection.query(MISSING_TABLES, &[(&names, Type::TEXT_ARRAY)]).await;
     let missing = missing.map_err(|trouble| trouble.while_doing(doing))?;
@@ -257,6 +280,7 @@ struct Parts<'s> {
     ids: Option<&'s [String]>,
     aggregate_type: Option<&'s str>,
     aggregate_id: Option<&'s str>,
+    selection: &'s Selection,
 }
 
 impl<'s> Parts<'s> {
@@ -268,15 +292,22 @@ impl<'s> Parts<'s> {
             ids: Some(ids).filter(|ids| !ids.is_empty()),
             aggregate_type: key.map(|key| key.aggregate_type.as_str()),
             aggregate_id: key.map(|key| key.aggregate_id.as_str()),
+            selection,
         }
     }
 
-    fn params(&self) -> [Param<'_>; 4] {
-        [
+    fn params(&self) -> Vec<Param<'_>> {
+        let Selection { event_type, kind, error, since, until, .. } = self.selection;
+        vec![
             (&self.pipeline, Type::TEXT),
             (&self.ids, Type::TEXT_ARRAY),
             (&self.aggregate_type, Type::TEXT),
             (&self.aggregate_id, Type::TEXT),
+            (event_type, Type::TEXT),
+            (kind, Type::TEXT),
+            (error, Type::TEXT),
+            (since, Type::TIMESTAMPTZ),
+            (until, Type::TIMESTAMPTZ),
         ]
     }
 }
@@ -291,6 +322,16 @@ fn blocking_key(row: &Row) -> Result<Option<(String, Key)>, tokio_postgres::Erro
     let blocks: bool = row.try_get(3)?;
     let pipeline = row.try_get(0)?;
     Ok(blocks.then_some((pipeline, Key { aggregate_type, aggregate_id })))
+}
+
+fn detail(row: &Row) -> Result<DeadLetterDetail, tokio_postgres::Error> {
+    Ok(DeadLetterDetail {
+        letter: letter(row)?,
+        content_type: row.try_get(11)?,
+        headers: row.try_get(12)?,
+        occurred_at: row.try_get::<_, Option<String>>(13)?.unwrap_or_default(),
+        payload: row.try_get::<_, Option<Vec<u8>>>(14)?.unwrap_or_default(),
+    })
 }
 
 fn letter(row: &Row) -> Result<DeadLetter, tokio_postgres::Error> {

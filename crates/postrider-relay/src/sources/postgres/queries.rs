@@ -13,7 +13,9 @@
 //!   another connection.
 
 mod admin;
+mod events;
 mod prune;
+mod stops;
 
 use postrider::event::PAYLOAD_BYTES_MAX;
 use postrider::schema::TableName;
@@ -25,7 +27,9 @@ use super::table::Table;
 use crate::sources::Shard;
 
 pub(super) use self::admin::{AdminQueries, MISSING_TABLES, ONE_SNAPSHOT, pipelines};
+pub(super) use self::events::EventQueries;
 pub(super) use self::prune::{CUTOFF, Order, PruneQueries, column as pruning};
+pub(super) use self::stops::StopQueries;
 
 /// Longest JSON of headers that is looked at, in bytes. Escaped text is up to six times as long.
 pub(super) const HEADERS_BYTES_MAX: usize = 8 * postrider::event::HEADERS_BYTES_MAX;

@@ -4,6 +4,9 @@
 //! time, so that writers and relays get in between; each page leaves every key so that it cannot
 //! be forgotten ([`Keys::mend`]).
 
+mod events;
+mod keys;
+mod pauses;
 mod status;
 
 use std::collections::BTreeSet;
@@ -13,12 +16,12 @@ use std::time::SystemTime;
 use async_trait::async_trait;
 use postrider::schema::TableName;
 use postrider::{Key, timestamp};
-use rusqlite::types::ValueRef;
-use rusqlite::{Connection, Row, Transaction, TransactionBehavior, params};
+use rusqlite::types::{Value, ValueRef};
+use rusqlite::{Connection, Row, Transaction, TransactionBehavior, params, params_from_iter};
 
 use super::error::Trouble;
 use super::keys::Keys;
-use super::queries::{self, AdminQueries, Queries};
+use super::queries::{self, AdminQueries, EventQueries, Queries, StopQueries};
 use super::{Location, open};
 use crate::admin::{Admin, COUNT_MAX, DeadLetter, DeadLetterDetail, OutboxStatus, Selection};
 use crate::source::SourceError;
@@ -37,6 +40,8 @@ struct Shared {
     location: Location,
     table: TableName,
     sql: AdminQueries,
+    events: EventQueries,
+    stops: StopQueries,
     keys: Queries,
 }
 
@@ -48,8 +53,10 @@ impl SqliteAdmin {
     /// The same as those of [`SqliteOptions::connect`](super::SqliteOptions::connect).
     pub async fn connect(location: Location, table: TableName) -> Result<Self, SourceError> {
         let sql = AdminQueries::new(&table);
+        let (events, stops) = (EventQueries::new(&table), StopQueries::new(&table));
         let keys = Queries::new(&table, false);
-        let admin = Self { shared: Arc::new(Shared { location, table, sql, keys }) };
+        let shared = Shared { location, table, sql, events, stops, keys };
+        let admin = Self { shared: Arc::new(shared) };
         admin.run("open the outbox", |_, _| Ok(())).await?;
         Ok(admin)
     }
@@ -101,28 +108,36 @@ impl Admin for SqliteAdmin {
     ) -> Result<Vec<DeadLetter>, SourceError> {
         let selection = selection.clone();
         self.run("list dead letters", move |conn, shared| {
-            Ok(letters(conn, shared, &selection, after, limit)?)
+            let sql = shared.sql.letters(&selection, false);
+            Ok(listed(conn, &sql, &selection, after, limit, letter)?)
         })
         .await
     }
 
     async fn dead_letter(&self, event_id: &str) -> Result<Option<DeadLetterDetail>, SourceError> {
         let selection = Selection { event_ids: vec![event_id.to_owned()], ..Selection::default() };
-        self.run("read a dead letter", move |conn, shared| {
-            let snapshot = Transaction::new_unchecked(conn, TransactionBehavior::Deferred)?;
-            let found = letters(&snapshot, shared, &selection, None, 1)?.pop();
-            let Some(letter) = found else { return Ok(None) };
-            let rowid = letter.cursor as i64;
-            let detail = conn.query_row(&shared.sql.contents, [rowid], |row| {
+        Ok(self.dead_letter_details(&selection, None, 1).await?.pop())
+    }
+
+    async fn dead_letter_details(
+        &self,
+        selection: &Selection,
+        after: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<DeadLetterDetail>, SourceError> {
+        let selection = selection.clone();
+        self.run("read dead letters", move |conn, shared| {
+            let sql = shared.sql.letters(&selection, true);
+            let detail = |row: &Row<'_>| {
                 Ok(DeadLetterDetail {
-                    letter,
-                    content_type: shown(row, 0)?,
-                    headers: shown(row, 1)?,
-                    occurred_at: shown(row, 2)?,
-                    payload: row.get::<_, Option<Vec<u8>>>(3)?.unwrap_or_default(),
+                    letter: letter(row)?,
+                    content_type: shown(row, 11)?,
+                    headers: shown(row, 12)?,
+                    occurred_at: shown(row, 13)?,
+                    payload: row.get::<_, Option<Vec<u8>>>(14)?.unwrap_or_default(),
                 })
-            })?;
-            Ok(Some(detail))
+            };
+            Ok(listed(conn, &sql, &selection, after, limit, detail)?)
         })
         .await
     }
@@ -187,56 +202,63 @@ fn selected(
     selection: &Selection,
     after: i64,
 ) -> rusqlite::Result<Vec<(i64, String, i64)>> {
-    let (pipeline, ids, aggregate_type, aggregate_id) = parts(selection);
+    let mut values = parts(selection);
+    values.extend([Value::from(after), Value::from(PAGE_EVENTS)]);
     let mut statement = conn.prepare_cached(&shared.sql.selected(selection))?;
-    let params = params![pipeline, ids, aggregate_type, aggregate_id, after, PAGE_EVENTS];
-    let page = statement.query_map(params, |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+    let page = statement
+        .query_map(params_from_iter(values), |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
     page.collect()
 }
 
-type Parts<'s> = (Option<&'s str>, Option<String>, Option<&'s str>, Option<&'s str>);
-
 /// A selection as the statements take it.
-fn parts(selection: &Selection) -> Parts<'_> {
-    let ids = &selection.event_ids;
-    let ids = (!ids.is_empty()).then(|| serde_json::Value::from(ids.clone()).to_string());
-    let key = selection.key.as_ref();
-    (
-        selection.pipeline.as_deref(),
+fn parts(selection: &Selection) -> Vec<Value> {
+    let Selection { pipeline, event_ids, key, event_type, kind, error, since, until } = selection;
+    let ids =
+        (!event_ids.is_empty()).then(|| serde_json::Value::from(event_ids.clone()).to_string());
+    let parts = [
+        pipeline.clone(),
         ids,
-        key.map(|key| key.aggregate_type.as_str()),
-        key.map(|key| key.aggregate_id.as_str()),
-    )
+        key.as_ref().map(|key| key.aggregate_type.clone()),
+        key.as_ref().map(|key| key.aggregate_id.clone()),
+        event_type.clone(),
+        kind.clone(),
+        error.clone(),
+        since.map(timestamp::to_text),
+        until.map(timestamp::to_text),
+    ];
+    parts.into_iter().map(Value::from).collect()
 }
 
-fn letters(
+/// What a statement that lists dead letters answers.
+fn listed<T>(
     conn: &Connection,
-    shared: &Shared,
+    sql: &str,
     selection: &Selection,
     after: Option<u64>,
     limit: usize,
-) -> rusqlite::Result<Vec<DeadLetter>> {
-    let (pipeline, ids, aggregate_type, aggregate_id) = parts(selection);
+    read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
+) -> rusqlite::Result<Vec<T>> {
     let after = i64::try_from(after.unwrap_or(0)).unwrap_or(i64::MAX);
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    let mut statement = conn.prepare_cached(&shared.sql.letters(selection))?;
-    let params =
-        params![pipeline, ids, aggregate_type, aggregate_id, after, limit, COUNT_MAX as i64];
-    let letters = statement.query_map(params, |row| {
-        Ok(DeadLetter {
-            cursor: row.get::<_, i64>(0)? as u64,
-            pipeline: row.get(1)?,
-            event_id: shown(row, 2)?,
-            key: Key { aggregate_type: shown(row, 3)?, aggregate_id: shown(row, 4)? },
-            event_type: shown(row, 5)?,
-            kind: shown(row, 6)?,
-            error: shown(row, 7)?,
-            attempts: u32::try_from(row.get::<_, i64>(8)?).unwrap_or(0),
-            parked_at: time(row, 9)?.unwrap_or(SystemTime::UNIX_EPOCH),
-            queued_behind: row.get::<_, i64>(10)? as u64,
-        })
-    })?;
-    letters.collect()
+    let mut values = parts(selection);
+    values.extend([after, limit, COUNT_MAX as i64].map(Value::from));
+    let mut statement = conn.prepare_cached(sql)?;
+    statement.query_map(params_from_iter(values), read)?.collect()
+}
+
+fn letter(row: &Row<'_>) -> rusqlite::Result<DeadLetter> {
+    Ok(DeadLetter {
+        cursor: row.get::<_, i64>(0)? as u64,
+        pipeline: row.get(1)?,
+        event_id: shown(row, 2)?,
+        key: Key { aggregate_type: shown(row, 3)?, aggregate_id: shown(row, 4)? },
+        event_type: shown(row, 5)?,
+        kind: shown(row, 6)?,
+        error: shown(row, 7)?,
+        attempts: u32::try_from(row.get::<_, i64>(8)?).unwrap_or(0),
+        parked_at: time(row, 9)?.unwrap_or(SystemTime::UNIX_EPOCH),
+        queued_behind: row.get::<_, i64>(10)? as u64,
+    })
 }
 
 /// A value as an operator can read it, whatever it is.

@@ -113,6 +113,7 @@ pub(super) fn check_tables(
         (outbox.clone(), [event, &queries::OUTBOX_COLUMNS].concat()),
         (outbox.failures(), [event, &queries::FAILURE_COLUMNS].concat()),
         (outbox.checkpoints(), queries::CHECKPOINT_COLUMNS.to_vec()),
+        (outbox.pauses(), queries::PAUSE_COLUMNS.to_vec()),
     ];
     for (table, needed) in tables {
         let found = columns(conn, &table)

@@ -11,14 +11,18 @@
 
 mod admin;
 mod checkpoint;
+mod events;
 mod prune;
+mod stops;
 
 use postrider::event::{AGGREGATE_ID_BYTES_MAX, NAME_BYTES_MAX, PAYLOAD_BYTES_MAX};
 use postrider::schema::TableName;
 
 pub(super) use self::admin::AdminQueries;
 pub(super) use self::checkpoint::CheckpointQueries;
+pub(super) use self::events::EventQueries;
 pub(super) use self::prune::PruneQueries;
+pub(super) use self::stops::StopQueries;
 
 /// Longest text of a UUID or a time that is looked at, in bytes.
 const SHORT_BYTES_MAX: usize = 64;
@@ -65,6 +69,10 @@ pub(super) const FAILURE_COLUMNS: [&str; 8] =
 /// The columns of a checkpoint.
 pub(super) const CHECKPOINT_COLUMNS: [&str; 7] =
     ["pipeline", "progress", "position", "beyond", "crashes", "settled_at", "updated_at"];
+
+/// The columns of what an operator has stopped.
+pub(super) const PAUSE_COLUMNS: [&str; 5] =
+    ["pipeline", "aggregate_type", "aggregate_id", "paused_at", "reason"];
 
 /// The statements of a source.
 #[derive(Debug)]

@@ -117,6 +117,7 @@ async fn pipeline_status(
         last_settled_at: shards.iter().filter_map(|shard| shard.settled_at).max(),
         leases: leases.iter().map(lease).collect::<Result<_, _>>()?,
         slot: None,
+        paused: None,
         name,
         progress,
     })

@@ -27,11 +27,11 @@ pub(in super::super) struct AdminQueries {
     pub(in super::super) set_aside: String,
     /// `$1` limit, `$2` pipeline.
     pub(in super::super) blocked_keys: String,
-    /// `$1` to `$4` a selection, `$5` after, `$6` limit, `$7` count limit: dead letters.
+    /// `$1` to `$9` a selection, `$10` after, `$11` limit, `$12` count limit: dead letters.
     pub(in super::super) letters: String,
-    /// `$1` ordinal: contents of a dead letter.
-    pub(in super::super) contents: String,
-    /// `$1` to `$4` a selection, `$5` after, `$6` limit: ordinal and pipeline of dead letters.
+    /// The same with their contents.
+    pub(in super::super) details: String,
+    /// `$1` to `$9` a selection, `$10` after, `$11` limit: ordinal and pipeline of dead letters.
     pub(in super::super) selected: String,
     /// `$1` pipeline: nobody else changes what is set aside of it.
     pub(in super::super) lock_failures: String,
@@ -94,27 +94,17 @@ impl AdminQueries {
                 "SELECT count(*) FROM (SELECT DISTINCT aggregate_type, aggregate_id FROM {failures}
                  WHERE pipeline = $2 AND blocks LIMIT $1) AS k"
             ),
-            letters: format!(
-                "SELECT f.ordinal, f.pipeline, coalesce(f.id, ''),
-                   coalesce(left(f.aggregate_type, {NAME_BYTES_MAX}), ''),
-                   coalesce(left(f.aggregate_id, {AGGREGATE_ID_BYTES_MAX}), ''),
-                   coalesce(left(f.event_type, {NAME_BYTES_MAX}), ''),
-                   coalesce(f.kind, ''), coalesce(f.error, ''), f.attempts, f.set_aside_at,
-                   (SELECT count(*) FROM (SELECT FROM {failures} AS b WHERE f.blocks
-                     AND b.pipeline = f.pipeline AND b.aggregate_type = f.aggregate_type
-                     AND b.aggregate_id = f.aggregate_id AND b.seq > f.seq AND b.blocks
-                     LIMIT $7) AS b)
-                 FROM {failures} AS f WHERE {SELECTED} AND f.ordinal > $5
-                 ORDER BY f.ordinal LIMIT $6"
-            ),
-            contents: format!(
-                "SELECT coalesce(content_type, ''), coalesce(headers, ''), {}, payload
-                 FROM {failures} WHERE ordinal = $1 AND state = 'parked'",
-                rfc3339("occurred_at")
+            letters: letters(&failures, ""),
+            details: letters(
+                &failures,
+                &format!(
+                    ", coalesce(f.content_type, ''), coalesce(f.headers, ''), {}, f.payload",
+                    rfc3339("f.occurred_at")
+                ),
             ),
             selected: format!(
                 "SELECT f.ordinal, f.pipeline FROM {failures} AS f
-                 WHERE {SELECTED} AND f.ordinal > $5 ORDER BY f.ordinal LIMIT $6"
+                 WHERE {SELECTED} AND f.ordinal > $10 ORDER BY f.ordinal LIMIT $11"
             ),
             lock_failures: lock_failures(outbox),
             retry: format!(
@@ -185,11 +175,35 @@ impl AdminQueries {
     }
 }
 
-/// `$1` pipeline, `$2` event ids, `$3` aggregate type, `$4` aggregate id; what is NULL matches
-/// everything.
+/// `$1` pipeline, `$2` event ids, `$3` aggregate type, `$4` aggregate id, `$5` event type, `$6`
+/// kind, `$7` a part of the error, `$8` parked since, `$9` until; what is NULL matches everything.
+/// In the collation C only the letters of ASCII have another case.
 const SELECTED: &str = "f.state = 'parked' AND ($1::text IS NULL OR f.pipeline = $1)
      AND ($2::text[] IS NULL OR f.id = ANY($2))
-     AND ($3::text IS NULL OR f.aggregate_type = $3 AND f.aggregate_id = $4)";
+     AND ($3::text IS NULL OR f.aggregate_type = $3 AND f.aggregate_id = $4)
+     AND ($5::text IS NULL OR f.event_type = $5) AND ($6::text IS NULL OR f.kind = $6)
+     AND ($7::text IS NULL
+       OR strpos(lower(f.error COLLATE \"C\"), lower($7 COLLATE \"C\")) > 0)
+     AND ($8::timestamptz IS NULL OR f.set_aside_at >= $8)
+     AND ($9::timestamptz IS NULL OR f.set_aside_at < $9)";
+
+/// `$1` to `$9` a selection, `$10` after, `$11` limit, `$12` count limit: dead letters, with more
+/// columns of each.
+fn letters(failures: &str, more: &str) -> String {
+    format!(
+        "SELECT f.ordinal, f.pipeline, coalesce(f.id, ''),
+           coalesce(left(f.aggregate_type, {NAME_BYTES_MAX}), ''),
+           coalesce(left(f.aggregate_id, {AGGREGATE_ID_BYTES_MAX}), ''),
+           coalesce(left(f.event_type, {NAME_BYTES_MAX}), ''),
+           coalesce(f.kind, ''), coalesce(f.error, ''), f.attempts, f.set_aside_at,
+           (SELECT count(*) FROM (SELECT FROM {failures} AS b WHERE f.blocks
+             AND b.pipeline = f.pipeline AND b.aggregate_type = f.aggregate_type
+             AND b.aggregate_id = f.aggregate_id AND b.seq > f.seq AND b.blocks
+             LIMIT $12) AS b){more}
+         FROM {failures} AS f WHERE {SELECTED} AND f.ordinal > $10
+         ORDER BY f.ordinal LIMIT $11"
+    )
+}
 
 fn unpublished(table: &Table) -> String {
     match table.has("published_at") {

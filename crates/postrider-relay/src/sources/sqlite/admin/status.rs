@@ -6,8 +6,9 @@ use postrider::timestamp;
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
 use super::super::queries::{self, AdminQueries};
-use super::{Shared, time};
+use super::{Shared, pauses, time};
 use crate::admin::{COUNT_MAX, OutboxStatus, PipelineStatus};
+use crate::pauses::Pause;
 use crate::sources::Progress;
 
 /// How the outbox and its pipelines stand, in one snapshot.
@@ -34,9 +35,12 @@ pub(super) fn status(conn: &Connection, shared: &Shared) -> rusqlite::Result<Out
             settled_at: None,
         });
     }
-    let pipelines = checkpoints
-        .into_iter()
-        .map(|checkpoint| pipeline_status(&snapshot, &shared.sql, checkpoint, now));
+    let pauses = pauses::read(&snapshot, shared)?;
+    let pipelines = checkpoints.into_iter().map(|checkpoint| {
+        let mut status = pipeline_status(&snapshot, &shared.sql, checkpoint, now)?;
+        status.paused = Pause::of_pipeline(&pauses, &status.name).cloned();
+        Ok(status)
+    });
     Ok(OutboxStatus {
         database: "sqlite",
         table: shared.table.as_str().to_owned(),
@@ -81,6 +85,7 @@ fn pipeline_status(
         last_settled_at: settled_at,
         leases: Vec::new(),
         slot: None,
+        paused: None,
         name,
         progress,
     })

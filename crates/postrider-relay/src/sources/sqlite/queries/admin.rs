@@ -24,8 +24,6 @@ pub(in super::super) struct AdminQueries {
     pub(in super::super) set_aside: String,
     /// `?1` limit, `?2` pipeline.
     pub(in super::super) blocked_keys: String,
-    /// `?1` rowid: contents of a dead letter.
-    pub(in super::super) contents: String,
     /// `?1` pipeline, `?2` seq, `?3` now.
     pub(in super::super) retry: String,
 }
@@ -63,10 +61,6 @@ impl AdminQueries {
                 "SELECT count(*) FROM (SELECT DISTINCT aggregate_type, aggregate_id FROM {failures}
                  WHERE pipeline = ?2 AND blocks = 1 LIMIT ?1)"
             ),
-            contents: format!(
-                "SELECT content_type, headers, occurred_at, CAST(payload AS BLOB) FROM {failures}
-                 WHERE rowid = ?1"
-            ),
             retry: format!(
                 "UPDATE {failures} SET state = 'deferred', attempts = 0, due_at = ?3
                  WHERE pipeline = ?1 AND seq = ?2"
@@ -75,9 +69,14 @@ impl AdminQueries {
         }
     }
 
-    /// `?1` to `?4` a selection, `?5` after, `?6` limit, `?7` count limit: dead letters.
-    pub(in super::super) fn letters(&self, selection: &Selection) -> String {
+    /// `?1` to `?9` a selection, `?10` after, `?11` limit, `?12` count limit: dead letters, with
+    /// their contents if `whole`.
+    pub(in super::super) fn letters(&self, selection: &Selection, whole: bool) -> String {
         let (failures, selected) = (&self.failures, selected(selection));
+        let contents = match whole {
+            true => ", f.content_type, f.headers, f.occurred_at, CAST(f.payload AS BLOB)",
+            false => "",
+        };
         format!(
             "SELECT f.rowid, f.pipeline, f.id, substr(f.aggregate_type, 1, {NAME_BYTES_MAX}),
              substr(f.aggregate_id, 1, {AGGREGATE_ID_BYTES_MAX}),
@@ -85,23 +84,24 @@ impl AdminQueries {
              f.set_aside_at,
              (SELECT count(*) FROM (SELECT 1 FROM {failures} AS b WHERE f.blocks = 1
               AND b.pipeline = f.pipeline AND b.aggregate_type = f.aggregate_type
-              AND b.aggregate_id = f.aggregate_id AND b.seq > f.seq AND b.blocks = 1 LIMIT ?7))
-             FROM {failures} AS f WHERE {selected} AND f.rowid > ?5 ORDER BY f.rowid LIMIT ?6"
+              AND b.aggregate_id = f.aggregate_id AND b.seq > f.seq AND b.blocks = 1 LIMIT ?12)){contents}
+             FROM {failures} AS f WHERE {selected} AND f.rowid > ?10 ORDER BY f.rowid LIMIT ?11"
         )
     }
 
-    /// `?1` to `?4` a selection, `?5` after, `?6` limit: where dead letters stand.
+    /// `?1` to `?9` a selection, `?10` after, `?11` limit: where dead letters stand.
     pub(in super::super) fn selected(&self, selection: &Selection) -> String {
         let (failures, selected) = (&self.failures, selected(selection));
         format!(
-            "SELECT rowid, pipeline, seq FROM {failures} AS f WHERE {selected} AND rowid > ?5
-             ORDER BY rowid LIMIT ?6"
+            "SELECT rowid, pipeline, seq FROM {failures} AS f WHERE {selected} AND rowid > ?10
+             ORDER BY rowid LIMIT ?11"
         )
     }
 }
 
-/// `?1` pipeline, `?2` a JSON array of event ids, `?3` aggregate type, `?4` aggregate id. A part
-/// that is not given takes its parameter and matches everything. An id that was stored as a blob
+/// `?1` pipeline, `?2` a JSON array of event ids, `?3` aggregate type, `?4` aggregate id, `?5` event
+/// type, `?6` kind, `?7` a part of the error, `?8` parked since, `?9` until. A part that is not
+/// given takes its parameter and matches everything. An id that was stored as a blob
 /// is named by its hexadecimal digits.
 fn selected(selection: &Selection) -> String {
     let part = |given: bool, given_sql: &'static str, absent_sql: &'static str| {
@@ -119,5 +119,8 @@ fn selected(selection: &Selection) -> String {
         "f.aggregate_type = ?3 AND f.aggregate_id = ?4",
         "?3 IS NULL AND ?4 IS NULL",
     );
-    format!("f.state = 'parked' AND {pipeline} AND {ids} AND {key}")
+    let rest = "(?5 IS NULL OR f.event_type = ?5) AND (?6 IS NULL OR f.kind = ?6)
+         AND (?7 IS NULL OR instr(lower(f.error), lower(?7)) > 0)
+         AND (?8 IS NULL OR f.set_aside_at >= ?8) AND (?9 IS NULL OR f.set_aside_at < ?9)";
+    format!("f.state = 'parked' AND {pipeline} AND {ids} AND {key} AND {rest}")
 }

@@ -1,0 +1,186 @@
+//! `postrider show`: the life of one event.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use clap::Args;
+use postrider_relay::events::{EventLife, EventRow, InPipeline, Standing};
+use serde::Serialize;
+
+use crate::cli::OutboxArgs;
+use crate::error::{CliError, Code};
+use crate::event_object::{EventObject, SetAsideObject, key_text, set_aside_text};
+use crate::outbox::Outbox;
+use crate::output::{Output, plain};
+use crate::time::rfc3339;
+
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  postrider show 0197f3c2-5d1e-7000-8000-000000000002 --config postrider.toml
+  postrider show 0197f3c2-5d1e-7000-8000-000000000002 --payload --json --from sqlite:app.db";
+
+/// The arguments of `postrider show`.
+#[derive(Args, Debug)]
+pub(crate) struct ShowArgs {
+    /// The id of an event
+    #[arg(value_name = "EVENT_ID")]
+    event_id: String,
+    #[command(flatten)]
+    outbox: OutboxArgs,
+    /// Show the payload, too
+    #[arg(long)]
+    payload: bool,
+}
+
+/// The life of an event as JSON.
+#[derive(Serialize)]
+struct LifeObject<'l> {
+    event: EventObject<'l>,
+    in_outbox: bool,
+    pipelines: Vec<PipelineObject<'l>>,
+}
+
+#[derive(Serialize)]
+struct PipelineObject<'l> {
+    pipeline: &'l str,
+    /// `waiting`, `settled`, `parked`, `deferred` or `queued`.
+    state: &'l str,
+    settled_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    set_aside: Option<SetAsideObject<'l>>,
+    ahead: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    behind: Option<BlockerObject<'l>>,
+}
+
+#[derive(Serialize)]
+struct BlockerObject<'l> {
+    event_id: &'l str,
+    #[serde(flatten)]
+    set_aside: SetAsideObject<'l>,
+}
+
+/// Shows an event.
+pub(crate) async fn run(args: &ShowArgs, output: Output) -> Result<(), CliError> {
+    let outbox = Outbox::find(&args.outbox)?;
+    let life = outbox.operator().await?.event(&args.event_id, args.payload).await?;
+    let life = life.ok_or_else(|| not_found(&args.event_id))?;
+    if output.is_json() {
+        return output.object(&to_object(&life));
+    }
+    output.data(&to_text(&life))?;
+    if life.pipelines.is_empty() {
+        output.talk("no relay has ever read this outbox");
+    }
+    let is_parked = |it: &InPipeline| matches!(&it.standing, Standing::SetAside(aside) if aside.state == "parked");
+    if life.pipelines.iter().any(is_parked) {
+        let id = plain(&life.event.event_id);
+        output.talk(&format!("publish it again: postrider dlq retry {id} {}", outbox.flags));
+    }
+    Ok(())
+}
+
+fn not_found(event_id: &str) -> CliError {
+    let what = format!("the event {} is neither in the outbox nor set aside", plain(event_id));
+    let mut error = CliError::new(Code::Failure, what);
+    error.why = [
+        "it was published, and then pruned, or removed at once (progress = \"delete\")",
+        "its transaction was rolled back, or is still open",
+        "an operator discarded it, and it was pruned",
+        "it stands in another table: name it with --table",
+        "it was written to the log alone (PostgreSQL), and published",
+    ]
+    .map(str::to_owned)
+    .to_vec();
+    error.with_fix("look for it in the archive of `prune`, at the broker, or in the writer's log")
+}
+
+fn state(standing: &Standing) -> &str {
+    match standing {
+        Standing::Waiting => "waiting",
+        Standing::Settled { .. } => "settled",
+        Standing::SetAside(set_aside) => &set_aside.state,
+    }
+}
+
+fn to_object(life: &EventLife) -> LifeObject<'_> {
+    let pipelines = life.pipelines.iter().map(|it| PipelineObject {
+        pipeline: &it.pipeline,
+        state: state(&it.standing),
+        settled_at: match &it.standing {
+            Standing::Settled { at } => at.map(rfc3339),
+            Standing::SetAside(_) | Standing::Waiting => None,
+        },
+        set_aside: match &it.standing {
+            Standing::SetAside(set_aside) => Some(SetAsideObject::new(set_aside)),
+            Standing::Settled { .. } | Standing::Waiting => None,
+        },
+        ahead: it.ahead,
+        behind: it.behind.as_ref().map(|behind| BlockerObject {
+            event_id: &behind.event_id,
+            set_aside: SetAsideObject::new(&behind.set_aside),
+        }),
+    });
+    LifeObject {
+        event: EventObject::new(&life.event),
+        in_outbox: life.in_outbox,
+        pipelines: pipelines.collect(),
+    }
+}
+
+fn to_text(life: &EventLife) -> String {
+    let EventLife { event, in_outbox, pipelines } = life;
+    let time = |time: Option<std::time::SystemTime>| time.map_or_else(|| "-".into(), rfc3339);
+    let stands = if *in_outbox { "in the outbox" } else { "only set aside, not in the outbox" };
+    let mut lines = vec![
+        ("event id", plain(&event.event_id)),
+        ("stands", stands.to_owned()),
+        ("position", event.position.to_string()),
+        ("key", key_text(event)),
+        ("event type", plain(&event.event_type)),
+        ("occurred at", time(event.occurred_at)),
+        ("written at", time(event.created_at)),
+    ];
+    lines.extend(event.transaction.as_ref().map(|xid| ("transaction", plain(xid))));
+    lines.extend(event.deliver_after.map(|after| ("not before", rfc3339(after))));
+    lines.extend(event.topic.as_ref().map(|topic| ("topic", plain(topic))));
+    lines.push(("content type", plain(&event.content_type)));
+    lines.push(("headers", plain(&event.headers)));
+    let mut text = String::new();
+    for (name, value) in lines {
+        text.push_str(format!("{name:<14}{value}").trim_end());
+        text.push('\n');
+    }
+    text.push_str(&payload_text(event));
+    for it in pipelines {
+        text.push_str(&format!("\npipeline      {}\n", plain(&it.pipeline)));
+        text.push_str(&format!("state         {}\n", standing_text(&it.standing)));
+        if let Some(behind) = &it.behind {
+            let (id, ahead) = (plain(&behind.event_id), it.ahead);
+            let why = set_aside_text(&behind.set_aside);
+            text.push_str(&format!("waits behind  {ahead} of its key, first {id}: {why}\n"));
+        }
+    }
+    text
+}
+
+fn standing_text(standing: &Standing) -> String {
+    match standing {
+        Standing::Waiting => "waiting: yet to be read, or under way".to_owned(),
+        Standing::Settled { at: Some(at) } => format!("settled at {}", rfc3339(*at)),
+        Standing::Settled { at: None } => "settled: the cursor is past it".to_owned(),
+        Standing::SetAside(set_aside) => set_aside_text(set_aside),
+    }
+}
+
+fn payload_text(event: &EventRow) -> String {
+    let bytes = event.payload_bytes;
+    let Some(payload) = &event.payload else { return format!("payload       {bytes} bytes\n") };
+    // Anything that a terminal could take for a command is shown as base64.
+    let is_printable = |c: char| !c.is_control() || c == '\n' || c == '\t';
+    match std::str::from_utf8(payload) {
+        Ok(text) if text.chars().all(is_printable) => {
+            format!("payload       {bytes} bytes: {}\n", text.trim_end())
+        }
+        _ => format!("payload       {bytes} bytes, as base64: {}\n", STANDARD.encode(payload)),
+    }
+}

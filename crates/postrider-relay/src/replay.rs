@@ -1,0 +1,298 @@
+//! Publishes stored events again, with the same ids.
+//!
+//! A replay reads the table and never the progress of a pipeline, so running relays neither notice
+//! it nor are in its way. Each event has the header [`REPLAY_HEADER`]. Events go out in the order
+//! of the outbox, one of a key at a time where the sink does not keep their order, one call at a
+//! time. The first event that cannot be published ends it: nothing overtakes it. How far it came
+//! is a position, from which it can go on; what had gone out beyond that is then sent once more.
+
+mod queue;
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use uuid::Uuid;
+
+use self::queue::Queue;
+use crate::config::PipelineConfig;
+use crate::events::{Events, Stored, Wanted};
+use crate::failure::{FailureKind, SinkError};
+use crate::formats::{Encoding, REPLAY_HEADER};
+use crate::pipeline::decision::{backoff, random_jitter};
+use crate::routing::Template;
+use crate::shutdown::Shutdown;
+use crate::sink::{Message, Sink};
+use crate::sinks::SinkSpec;
+use crate::source::SourceError;
+
+/// How many events are found at a time: looking through the table takes as long for a few.
+const FOUND_MAX: usize = 100_000;
+/// How many are read at a time, and how many bytes.
+const READ_MAX: usize = 500;
+const READ_BYTES_MAX: u64 = 8 * 1024 * 1024;
+/// First and longest pause after a failure that may pass.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+/// So many failures in a row, without an event published between them, end it.
+const FAILURES_MAX: u32 = 10;
+/// Options of a sink that keep progress of their own, which a replay leaves alone.
+const PROGRESS_OPTIONS: [&str; 3] = ["exactly_once", "progress_topic", "transactional_id"];
+
+/// What to publish, and how.
+#[derive(Clone, Debug)]
+pub struct Replay {
+    /// Which events.
+    pub wanted: Wanted,
+    /// Only those after this position.
+    pub after: i64,
+    /// Most events in a second.
+    pub rate: Option<NonZeroU32>,
+    /// What is sent for an event.
+    pub encoding: Encoding,
+    /// Longest time for one call of the sink.
+    pub publish_timeout: Duration,
+}
+
+/// How far it came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Replayed {
+    /// Events that were published.
+    pub published: u64,
+    /// Rows that are no events, which were left out.
+    pub left_out: u64,
+    /// Everything up to here is done.
+    pub position: i64,
+}
+
+/// What would be published.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// How many events.
+    pub events: u64,
+    /// The first and the last of them.
+    pub first: Option<Stored>,
+    /// The last of them.
+    pub last: Option<Stored>,
+}
+
+/// Why it ended before its time.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// The outbox could not be read.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// The sink did not take an event.
+    #[error("the event {event_id} could not be published: {error}")]
+    Sink {
+        /// The event.
+        event_id: Uuid,
+        /// Its position in the outbox.
+        position: i64,
+        /// Why not.
+        error: SinkError,
+    },
+}
+
+/// The encoding of a replay: that of a pipeline, with the header that says what it is.
+pub fn encoding(mut encoding: Encoding) -> Encoding {
+    let headers = &mut encoding.route.headers;
+    headers.retain(|(name, _)| !name.eq_ignore_ascii_case(REPLAY_HEADER));
+    let value = Template::parse("true").expect("a word is a template");
+    headers.push((REPLAY_HEADER.to_owned(), value));
+    encoding
+}
+
+/// The sink of a pipeline, for a replay: without what it keeps about the pipeline's progress.
+pub fn sink(config: &PipelineConfig) -> SinkSpec {
+    let mut sink = config.sink.clone();
+    sink.options.retain(|option, _| !PROGRESS_OPTIONS.contains(&option));
+    sink.pipeline.name = format!("{}-replay", config.name);
+    sink
+}
+
+impl Replay {
+    /// What would be published. Looks through the table.
+    pub async fn find(&self, events: &dyn Events) -> Result<Found, SourceError> {
+        let mut found = Found::default();
+        let mut after = self.after;
+        loop {
+            let page = events.stored(&self.wanted, after, FOUND_MAX).await?;
+            let Some(last) = page.last() else { return Ok(found) };
+            after = last.position;
+            found.events += page.len() as u64;
+            let is_last = page.len() < FOUND_MAX;
+            if found.first.is_none() {
+                found.first = page.first().cloned();
+            }
+            found.last = page.into_iter().next_back();
+            if is_last {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// Publishes until everything is, or a stop is asked for. `tell` hears how far it is.
+    pub async fn run(
+        &self,
+        events: &dyn Events,
+        sink: &dyn Sink,
+        mut tell: impl FnMut(Replayed),
+        shutdown: &Shutdown,
+    ) -> (Replayed, Result<(), ReplayError>) {
+        let replayed = Replayed { position: self.after, ..Replayed::default() };
+        let (pace, shutdown) = (Pace::new(self.rate), shutdown.clone());
+        let mut run = Run { replay: self, events, sink, replayed, pace, shutdown };
+        let result = run.publish_all(&mut tell).await;
+        (run.replayed, result)
+    }
+}
+
+struct Run<'r> {
+    replay: &'r Replay,
+    events: &'r dyn Events,
+    sink: &'r dyn Sink,
+    replayed: Replayed,
+    pace: Pace,
+    shutdown: Shutdown,
+}
+
+impl Run<'_> {
+    async fn publish_all(&mut self, tell: &mut impl FnMut(Replayed)) -> Result<(), ReplayError> {
+        loop {
+            let (wanted, after) = (&self.replay.wanted, self.replayed.position);
+            let found = self.events.stored(wanted, after, FOUND_MAX).await?;
+            let mut rest = found.as_slice();
+            while !rest.is_empty() && !self.shutdown.is_requested() {
+                let (page, later) = rest.split_at(page_of(rest));
+                rest = later;
+                self.publish_page(page, tell).await?;
+            }
+            if found.len() < FOUND_MAX || self.shutdown.is_requested() {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn publish_page(
+        &mut self,
+        page: &[Stored],
+        tell: &mut impl FnMut(Replayed),
+    ) -> Result<(), ReplayError> {
+        let mut queue = Queue::default();
+        for read in self.events.read(page).await? {
+            match read.event {
+                Ok(event) => {
+                    let event_id = event.id();
+                    let message = self.encode(event).map_err(|error| ReplayError::Sink {
+                        event_id,
+                        position: read.position,
+                        error,
+                    })?;
+                    queue.push(read.position, message);
+                }
+                Err(_) => self.replayed.left_out += 1,
+            }
+        }
+        let mut failures = 0;
+        while let Some(first) = queue.first() {
+            self.replayed.position = self.replayed.position.max(first - 1);
+            if self.shutdown.is_requested() {
+                return Ok(());
+            }
+            let capabilities = self.sink.capabilities();
+            let indexes = queue.next_call(&capabilities, self.pace.events_max);
+            let messages: Vec<Message> = queue.messages(&indexes);
+            self.pace.wait(messages.len()).await;
+            let results = self.call(&messages).await;
+            let before = queue.len();
+            let failed = queue.settle(&indexes, results);
+            self.replayed.published += (before - queue.len()) as u64;
+            failures = if queue.len() < before { 0 } else { failures + 1 };
+            if let Some((position, event_id, error)) = failed {
+                let passes = match error.kind {
+                    FailureKind::Unavailable | FailureKind::Throttled | FailureKind::Failed => true,
+                    FailureKind::Rejected | FailureKind::Misconfigured => false,
+                };
+                if !passes || failures >= FAILURES_MAX {
+                    self.replayed.position = queue.first().unwrap_or(position) - 1;
+                    return Err(ReplayError::Sink { event_id, position, error });
+                }
+                self.pause(error.retry_after, failures).await;
+            }
+            tell(self.replayed);
+        }
+        let last = page.last().map_or(self.replayed.position, |last| last.position);
+        self.replayed.position = last;
+        tell(self.replayed);
+        Ok(())
+    }
+
+    fn encode(&self, event: std::sync::Arc<postrider::Event>) -> Result<Message, SinkError> {
+        let message = self.replay.encoding.encode(event)?;
+        let (bytes, max) = (message.body.len(), self.sink.capabilities().event_bytes_max);
+        if bytes <= max {
+            return Ok(message);
+        }
+        let what = format!("the message has {bytes} bytes, the sink takes at most {max}");
+        Err(SinkError::new(FailureKind::Rejected, what))
+    }
+
+    /// Whatever happens, there is an answer for every message.
+    async fn call(&self, messages: &[Message]) -> Vec<Result<(), SinkError>> {
+        let longest = self.replay.publish_timeout;
+        let problem = match timeout(longest, self.sink.publish(messages)).await {
+            Ok(results) if results.len() == messages.len() => return results,
+            Ok(_) => "the sink did not answer for every message; this is a bug in it".to_owned(),
+            Err(_) => format!("the sink did not answer within {longest:?}"),
+        };
+        vec![Err(SinkError::new(FailureKind::Failed, problem)); messages.len()]
+    }
+
+    async fn pause(&mut self, asked_for: Option<Duration>, failures: u32) {
+        let (initial, max) = PAUSES;
+        let pause = asked_for.unwrap_or_else(|| backoff(initial, max, failures, random_jitter()));
+        tokio::select! {
+            () = sleep(pause.min(max)) => {}
+            () = self.shutdown.requested() => {}
+        }
+    }
+}
+
+/// How many of these are read at a time.
+fn page_of(stored: &[Stored]) -> usize {
+    let mut bytes = 0;
+    let fitting = stored.iter().take(READ_MAX).take_while(|stored| {
+        bytes += stored.payload_bytes;
+        bytes <= READ_BYTES_MAX
+    });
+    fitting.count().max(1)
+}
+
+/// Keeps to a rate.
+struct Pace {
+    rate: Option<NonZeroU32>,
+    /// Most events in one call: a quarter of a second's.
+    events_max: usize,
+    next: Instant,
+}
+
+impl Pace {
+    fn new(rate: Option<NonZeroU32>) -> Self {
+        let quarter = |rate: NonZeroU32| usize::try_from(rate.get() / 4).unwrap_or(usize::MAX);
+        let events_max = rate.map_or(usize::MAX, |rate| quarter(rate).max(1));
+        Self { rate, events_max, next: Instant::now() }
+    }
+
+    /// Waits until so many may be sent.
+    async fn wait(&mut self, events: usize) {
+        let Some(rate) = self.rate else { return };
+        sleep_until(self.next).await;
+        let events = u32::try_from(events).unwrap_or(u32::MAX);
+        // What was lost by waiting for the sink is not made up for in a rush.
+        let from = self.next.max(Instant::now());
+        self.next = from + Duration::from_secs(1) * events / rate.get();
+    }
+}
+
+#[cfg(test)]
+mod tests;
