@@ -59,7 +59,13 @@ fn to_broker(
 ) -> Vec<libtest_mimic::Trial> {
     let mut outboxes = Vec::new();
     #[cfg(feature = "postgres")]
-    outboxes.extend(sources::postgres::Reading::ALL.map(sources::postgres::backend));
+    {
+        use sources::postgres::{Reading, backend};
+
+        // It is the same way of reading as `Logged`, with another beginning.
+        let readings = Reading::ALL.into_iter().filter(|it| *it != Reading::LoggedBefore);
+        outboxes.extend(readings.map(backend));
+    }
     #[cfg(feature = "sqlite")]
     outboxes.extend(postrider_relay::sources::Progress::ALL.map(sources::sqlite::backend));
     let route = |outbox| trials(pipeline::cases(), pipeline::backend(outbox, target.clone()));
