@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::commands::{completions, dlq, init, migrate, prune, relay, slot, status};
+use crate::commands::{check, completions, dlq, doctor, init, migrate, prune, relay, slot, status};
 
 /// Publishes the events of a database transaction, if and only if that transaction commits.
 #[derive(Debug, Parser)]
@@ -51,8 +51,13 @@ pub(crate) enum Command {
     Migrate(migrate::MigrateArgs),
     /// Publish events until stopped
     Relay(relay::RelayArgs),
-    /// Show what is waiting, and where
+    /// Show what is waiting, and where, and why a pipeline is not green
     Status(status::StatusArgs),
+    /// Find what is wrong with configuration, database and brokers, and say how to mend it
+    Doctor(doctor::DoctorArgs),
+    /// Compare one figure with limits, for Nagios and its like
+    #[command(subcommand)]
+    Check(check::CheckCommand),
     /// Look at dead letters, retry or discard them
     #[command(subcommand)]
     Dlq(dlq::DlqCommand),

@@ -6,9 +6,12 @@
 //! application can run the same pipelines inside its own process.
 
 pub mod admin;
+pub mod amounts;
 pub mod config;
+pub mod diagnosis;
 pub mod failure;
 pub mod formats;
+pub mod health;
 pub mod hint;
 pub mod pipeline;
 pub mod prune;

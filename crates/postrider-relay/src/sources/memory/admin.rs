@@ -38,7 +38,12 @@ impl Admin for MemoryOutbox {
             leases: Vec::new(),
             slot: None,
         };
-        Ok(OutboxStatus { database: "memory", table: "outbox".to_owned(), pipelines: vec![status] })
+        Ok(OutboxStatus {
+            database: "memory",
+            table: "outbox".to_owned(),
+            written: None,
+            pipelines: vec![status],
+        })
     }
 
     async fn dead_letters(

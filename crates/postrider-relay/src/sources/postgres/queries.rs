@@ -13,6 +13,7 @@
 //!   another connection.
 
 mod admin;
+pub(super) mod diagnosis;
 mod prune;
 
 use postrider::event::PAYLOAD_BYTES_MAX;
@@ -24,7 +25,7 @@ use super::row::LIMITS;
 use super::table::Table;
 use crate::sources::Shard;
 
-pub(super) use self::admin::{AdminQueries, MISSING_TABLES, ONE_SNAPSHOT, pipelines};
+pub(super) use self::admin::{AdminQueries, MISSING_TABLES, ONE_SNAPSHOT, WRITTEN, pipelines};
 pub(super) use self::prune::{CUTOFF, Order, PruneQueries, column as pruning};
 
 /// Longest JSON of headers that is looked at, in bytes. Escaped text is up to six times as long.
