@@ -13,6 +13,8 @@ mod support;
 use serde_json::Value;
 use support::{Fixture, Ran};
 
+const GUIDE: &str = include_str!("../../../docs/guides/doctor.md");
+
 /// What the doctor has found.
 struct Found {
     ran: Ran,
@@ -24,6 +26,10 @@ impl Found {
         let report: Value = serde_json::from_str(&ran.stdout)
             .unwrap_or_else(|error| panic!("{error}: {}\n{}", ran.stdout, ran.stderr));
         let checks = report["checks"].as_array().unwrap().clone();
+        for check in &checks {
+            let listed = format!("| `{}` |", check["check"].as_str().unwrap());
+            assert!(GUIDE.contains(&listed), "docs/guides/doctor.md does not explain {listed}");
+        }
         let fails = checks.iter().filter(|check| check["level"] == "fail").count();
         assert_eq!(ran.code, if fails > 0 { 6 } else { 0 }, "{}", ran.stdout);
         Self { ran, checks }

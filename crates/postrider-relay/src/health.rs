@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use crate::admin::{COUNT_MAX, LeaseStatus, PipelineStatus};
 use crate::amounts::{age as age_of, size};
 use crate::diagnosis::Level;
-use crate::sinks::shell::word;
+use crate::shell::word;
 use crate::slots::{SlotState, SlotStatus};
 
 /// From when on something is worth a word.

@@ -18,6 +18,7 @@ pub mod prune;
 pub mod relay;
 pub mod routing;
 pub mod secret;
+mod shell;
 pub mod shutdown;
 pub mod sink;
 pub mod sinks;

@@ -38,7 +38,6 @@ mod problem;
 pub mod rabbitmq;
 #[cfg(feature = "redis")]
 pub mod redis;
-pub(crate) mod shell;
 pub mod stdout;
 #[cfg(any(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis"))]
 mod tls;

@@ -94,3 +94,27 @@ fn a_pipeline_that_is_not_in_the_file_is_named() {
     assert_eq!(stray["subject"], "default");
     assert!(stray["found"].as_str().unwrap().contains("not in the configuration"));
 }
+
+#[test]
+fn brokers_say_what_they_lack() {
+    let fixture = Fixture::migrated();
+    let server = |name: &str| std::env::var(name).expect("tests are run with cargo");
+    let topic = format!("doctor-{}", std::process::id());
+    let mut config = "[source]\nurl = \"sqlite:app.db\"\n".to_owned();
+    for name in ["KAFKA", "NATS", "RABBITMQ", "REDIS"] {
+        let url = server(&format!("POSTRIDER_TEST_{name}"));
+        config.push_str(&format!(
+            "[[pipeline]]\nname = \"{name}\"\nprogress = \"cursor\"\n\
+             sink = {{ url = \"{url}\", topic = \"{topic}\" }}\n"
+        ));
+    }
+    write(&fixture, 0o600, &config);
+    let found = doctor(&fixture, &CONFIG);
+    let sinks = found.all("sink");
+    assert_eq!(sinks.len(), 4);
+    for sink in sinks {
+        assert_eq!(sink["level"], "fail", "{sink}");
+        assert!(sink["found"].as_str().unwrap().contains("no "), "{sink}");
+        assert!(sink["fix"].as_str().unwrap().contains(&topic), "{sink}");
+    }
+}

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::time::timeout;
 
 use super::{Finding, Fix};
 use crate::config::PipelineConfig;
+use crate::shell::word;
 use crate::sink::SinkError;
-use crate::sinks::shell::word;
 
 const CHECK: &str = "sink";
 /// Longest time for one sink.
@@ -16,22 +17,23 @@ const SINK_TIMEOUT: Duration = Duration::from_secs(20);
 /// Whether each pipeline's sink can be reached and would keep what it is sent: topics, streams,
 /// exchanges, rights, durability.
 pub async fn sinks(pipelines: &[PipelineConfig]) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for pipeline in pipelines {
-        let found = match looks_only(pipeline) {
-            Some(found) => vec![found],
-            None => match timeout(SINK_TIMEOUT, check(pipeline)).await {
-                Ok(found) => found,
-                Err(_) => {
-                    let seconds = SINK_TIMEOUT.as_secs();
-                    let found = format!("{} did not answer within {seconds} s", pipeline.sink_url);
-                    vec![Finding::fail(CHECK, found)]
-                }
-            },
-        };
-        findings.extend(found.into_iter().map(|finding| finding.about(&pipeline.name)));
-    }
-    findings
+    let findings = join_all(pipelines.iter().map(sink)).await;
+    findings.into_iter().flatten().collect()
+}
+
+async fn sink(pipeline: &PipelineConfig) -> Vec<Finding> {
+    let found = match looks_only(pipeline) {
+        Some(found) => vec![found],
+        None => match timeout(SINK_TIMEOUT, check(pipeline)).await {
+            Ok(found) => found,
+            Err(_) => {
+                let seconds = SINK_TIMEOUT.as_secs();
+                let found = format!("{} did not answer within {seconds} s", pipeline.sink_url);
+                vec![Finding::fail(CHECK, found)]
+            }
+        },
+    };
+    found.into_iter().map(|finding| finding.about(&pipeline.name)).collect()
 }
 
 async fn check(pipeline: &PipelineConfig) -> Vec<Finding> {

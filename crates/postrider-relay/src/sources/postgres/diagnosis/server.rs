@@ -44,7 +44,7 @@ impl Exam<'_> {
         self.findings.extend(version);
         let settings = self.settings(&SETTINGS).await;
         let settings = settings.map(|settings| self.by_settings(&settings));
-        self.note("settings", settings);
+        self.note("timeouts", settings);
         let connections = self.connections().await;
         self.note("connections", connections);
         let encryption = self.encryption().await;

@@ -1,18 +1,22 @@
 //! Checks of the file and of where it lies.
 
 use std::fs::{self, File, TryLockError};
-use std::path::{Path, PathBuf};
+use std::path::Path;
+#[cfg(any(target_os = "linux", test))]
+use std::path::PathBuf;
 
 use postrider::schema::TableName;
 
 use super::super::Location;
 use super::super::lock::lock_path;
+#[cfg(unix)]
 use crate::amounts::size;
 use crate::diagnosis::{Finding, Fix};
 #[cfg(unix)]
-use crate::sinks::shell::word;
+use crate::shell::word;
 
 /// Less than this is little.
+#[cfg(unix)]
 const FREE_MIN: u64 = 256 << 20;
 
 /// All of them. `path` is the file's own, without symbolic links.

@@ -1,4 +1,4 @@
-//! Commands that an error tells an operator to run.
+//! Commands that an operator is told to run.
 
 use std::borrow::Cow;
 
