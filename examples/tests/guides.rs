@@ -12,8 +12,9 @@ use std::{env, fs};
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
-const GUIDES: [&str; 9] = [
+const GUIDES: [&str; 10] = [
     "dead-letters",
+    "doctor",
     "getting-started",
     "kafka",
     "nats",

@@ -4,8 +4,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::commands::{completions, dlq, init, migrate, prune, relay, slot, status};
-use crate::commands::{keys, pause, replay, show, tail};
+use crate::commands::{
+    check, completions, dlq, doctor, init, keys, migrate, pause, prune, relay, replay, show, slot,
+    status, tail,
+};
 
 /// Publishes the events of a database transaction, if and only if that transaction commits.
 #[derive(Debug, Parser)]
@@ -52,8 +54,13 @@ pub(crate) enum Command {
     Migrate(migrate::MigrateArgs),
     /// Publish events until stopped
     Relay(relay::RelayArgs),
-    /// Show what is waiting, and where
+    /// Show what is waiting, and where, and why a pipeline is not green
     Status(status::StatusArgs),
+    /// Find what is wrong with configuration, database and brokers, and say how to mend it
+    Doctor(doctor::DoctorArgs),
+    /// Compare one figure with limits, for Nagios and its like
+    #[command(subcommand)]
+    Check(check::CheckCommand),
     /// Look at dead letters, retry or discard them
     #[command(subcommand)]
     Dlq(dlq::DlqCommand),

@@ -1,9 +1,11 @@
 //! One file per command; each has its arguments and what it does.
 
+pub(crate) mod check;
 pub(crate) mod completions;
 #[cfg(feature = "demo")]
 pub(crate) mod demo;
 pub(crate) mod dlq;
+pub(crate) mod doctor;
 pub(crate) mod init;
 pub(crate) mod keys;
 pub(crate) mod migrate;

@@ -18,6 +18,7 @@ use std::time::Duration;
 use clap::Parser as _;
 
 use cli::{Cli, Command, LogFormat};
+use commands::check::CheckCommand;
 use error::{CliError, Code};
 use output::Output;
 
@@ -30,12 +31,18 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// come to its end. A broker that does not answer keeps a thread waiting for much longer.
 const LEFTOVERS_MAX: Duration = Duration::from_millis(200);
 
+/// What Nagios understands as: it could not be found out.
+const UNKNOWN: u8 = 3;
+
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return not_understood(&error),
     };
     let output = Output::new(cli.global.json, cli.global.log_format);
+    if let Command::Check(command) = cli.command {
+        return check(command, output);
+    }
     match logging::start(cli.global.log_format).and_then(|()| run(cli.command, output)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -52,6 +59,8 @@ fn run(command: Command, output: Output) -> Result<(), CliError> {
         Command::Migrate(args) => block_on(commands::migrate::run(&args, output)),
         Command::Relay(args) => block_on(commands::relay::run(&args, output)),
         Command::Status(args) => block_on(commands::status::run(&args, output)),
+        Command::Doctor(args) => block_on(commands::doctor::run(&args, output)),
+        Command::Check(_) => unreachable!("it has gone its own way"),
         Command::Dlq(command) => block_on(commands::dlq::run(command, output)),
         Command::Tail(args) => block_on(commands::tail::run(&args, output)),
         Command::Show(args) => block_on(commands::show::run(&args, output)),
@@ -63,6 +72,15 @@ fn run(command: Command, output: Output) -> Result<(), CliError> {
         Command::Slot(command) => block_on(commands::slot::run(command, output)),
         #[cfg(feature = "demo")]
         Command::Demo(args) => block_on(commands::demo::run(&args, output)),
+    }
+}
+
+/// Its exit codes are those of Nagios, and it says nothing but its one line.
+fn check(command: CheckCommand, output: Output) -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    match runtime {
+        Ok(runtime) => runtime.block_on(commands::check::run(command, output)),
+        Err(_) => ExitCode::from(UNKNOWN),
     }
 }
 
@@ -91,5 +109,7 @@ fn not_understood(error: &clap::Error) -> ExitCode {
     } else if error.print().is_err() {
         return ExitCode::FAILURE;
     }
-    ExitCode::from(Code::Usage as u8)
+    // Nagios takes 2 for critical.
+    let is_check = std::env::args_os().nth(1).is_some_and(|command| command == "check");
+    ExitCode::from(if is_check { UNKNOWN } else { Code::Usage as u8 })
 }

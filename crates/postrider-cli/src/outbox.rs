@@ -8,6 +8,7 @@ use postrider::schema::postgres::{Layout, RolePrefix};
 use postrider::schema::{Difference, Migration, Status};
 use postrider_relay::admin::Admin;
 use postrider_relay::config::{Config, Environment, Flags, SourceConfig};
+use postrider_relay::diagnosis::Diagnose;
 use postrider_relay::operator::Operator;
 use postrider_relay::prune::Prune;
 use postrider_relay::secret::MASK;
@@ -55,6 +56,12 @@ impl Outbox {
     pub(crate) async fn operator(&self) -> Result<Box<dyn Operator>, CliError> {
         let SourceConfig { url, table, columns, .. } = &self.source;
         Ok(sources::connect_operator(url.expose(), table, columns).await?)
+    }
+
+    /// Examines the outbox and its database.
+    pub(crate) fn diagnosis(&self) -> Result<Box<dyn Diagnose>, CliError> {
+        let SourceConfig { url, table, columns, .. } = &self.source;
+        Ok(sources::diagnosis(url.expose(), table, columns)?)
     }
 
     /// Opens the outbox for pruning.
@@ -136,7 +143,8 @@ pub(crate) fn read_config(path: &Path) -> Result<Config, CliError> {
     Config::parse(&text, &shown, &Environment::of_process()).map_err(CliError::problems)
 }
 
-fn read_text(path: &Path) -> io::Result<String> {
+/// The text of a configuration file.
+pub(crate) fn read_text(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     let file = File::open(path)?;
     file.take(CONFIG_BYTES_MAX + 1).read_to_string(&mut text)?;

@@ -4,6 +4,8 @@ use std::io::{self, IsTerminal as _, Write as _};
 
 use serde::Serialize;
 
+pub(crate) use postrider_relay::amounts::size;
+
 use crate::cli::LogFormat;
 use crate::error::{CliError, Code};
 
@@ -138,22 +140,6 @@ pub(crate) fn plain(text: &str) -> String {
     text.chars().map(escape).collect()
 }
 
-/// A number of bytes in the largest unit that fits: `512 B`, `1.5 GiB`.
-pub(crate) fn size(bytes: u64) -> String {
-    let units = ["KiB", "MiB", "GiB", "TiB"];
-    let (mut size, mut unit) = (bytes as f64, None);
-    for larger in units {
-        if size < 1024.0 {
-            break;
-        }
-        (size, unit) = (size / 1024.0, Some(larger));
-    }
-    match unit {
-        None => format!("{bytes} B"),
-        Some(unit) => format!("{size:.1} {unit}"),
-    }
-}
-
 /// Lines up columns; the first row is the heading.
 pub(crate) fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
@@ -180,12 +166,6 @@ mod tests {
         let rows = [["NAME", "COUNT"], ["orders", "1"], ["é", "20"]];
         let rows = rows.map(|row| row.map(str::to_owned).to_vec());
         assert_eq!(table(&rows), "NAME    COUNT\norders  1\né       20\n");
-    }
-
-    #[test]
-    fn sizes_have_the_largest_unit_that_fits() {
-        let sizes = [0, 1023, 1536, 16 << 20, 10 << 30, 5000 << 40].map(size);
-        assert_eq!(sizes, ["0 B", "1023 B", "1.5 KiB", "16.0 MiB", "10.0 GiB", "5000.0 TiB"]);
     }
 
     #[test]

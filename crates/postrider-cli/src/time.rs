@@ -1,9 +1,11 @@
 //! Times and ages as the commands print them.
 
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use jiff::{Timestamp, Unit};
 use postrider_relay::config::parse_duration;
+
+pub(crate) use postrider_relay::amounts::age;
 
 /// A time as RFC 3339 in UTC, to the millisecond.
 pub(crate) fn rfc3339(time: SystemTime) -> String {
@@ -24,28 +26,11 @@ pub(crate) fn parse_time(text: &str) -> Result<SystemTime, String> {
     })
 }
 
-/// An age in its two largest units: `3d 4h`, `12s`.
-pub(crate) fn age(age: Duration) -> String {
-    let seconds = age.as_secs();
-    let (days, hours) = (seconds / 86_400, seconds / 3_600 % 24);
-    let (minutes, rest) = (seconds / 60 % 60, seconds % 60);
-    match (days, hours, minutes) {
-        (0, 0, 0) => format!("{rest}s"),
-        (0, 0, _) => format!("{minutes}m {rest}s"),
-        (0, ..) => format!("{hours}h {minutes}m"),
-        _ => format!("{days}d {hours}h"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::time::Duration;
 
-    #[test]
-    fn ages_have_two_units() {
-        let ages = [0, 59, 61, 3_600, 90_061].map(|seconds| age(Duration::from_secs(seconds)));
-        assert_eq!(ages, ["0s", "59s", "1m 1s", "1h 0m", "1d 1h"]);
-    }
+    use super::*;
 
     #[test]
     fn a_time_is_read_from_now_or_from_a_calendar() {

@@ -58,10 +58,10 @@ fn they_are_listed_and_shown() {
 
     let none = dlq(&fixture, &["list", "--key", "Order/2"]).assert_code(0);
     assert_eq!((none.stdout.as_str(), none.stderr.as_str()), ("", "no dead letters\n"));
-    fixture
-        .run(&["status", FROM[0], FROM[1]])
-        .assert_code(0)
-        .assert_talk(&["1 event is parked; look at it: postrider dlq list --from sqlite://app.db"]);
+    let status = fixture.run(&["status", FROM[0], FROM[1]]).assert_code(0).stdout;
+    let why = "WARN  default: 1 event is parked; 1 key is blocked, with 1 event behind\n      \
+               help: postrider dlq list --pipeline default --from sqlite://app.db\n";
+    assert!(status.ends_with(why), "{status}");
 }
 
 #[test]

@@ -4,7 +4,7 @@ mod support;
 
 use support::{Fixture, stored};
 
-const COMMANDS: [&[&str]; 20] = [
+const COMMANDS: [&[&str]; 25] = [
     &[],
     &["demo"],
     &["init"],
@@ -14,6 +14,11 @@ const COMMANDS: [&[&str]; 20] = [
     &["migrate", "verify"],
     &["relay"],
     &["status"],
+    &["doctor"],
+    &["check"],
+    &["check", "lag"],
+    &["check", "dlq"],
+    &["check", "slot"],
     &["dlq"],
     &["dlq", "list"],
     &["dlq", "show"],

@@ -77,6 +77,8 @@ pub struct OutboxStatus {
     pub database: &'static str,
     /// The outbox table.
     pub table: String,
+    /// Events written so far, as the database counts them: for rates, not for totals.
+    pub written: Option<u64>,
     /// The pipelines that have ever read it, by name; one named `default` if there were none.
     pub pipelines: Vec<PipelineStatus>,
 }

@@ -38,6 +38,7 @@ pub use self::environment::Environment;
 pub use self::flags::Flags;
 pub use self::problem::{Origin, Problem, Problems};
 pub use self::quantity::duration as parse_duration;
+pub use self::quantity::size as parse_size;
 pub use crate::sources::{Mode, Progress};
 pub use postrider::schema::TableName;
 

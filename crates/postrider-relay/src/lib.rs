@@ -6,10 +6,13 @@
 //! application can run the same pipelines inside its own process.
 
 pub mod admin;
+pub mod amounts;
 pub mod config;
+pub mod diagnosis;
 pub mod events;
 pub mod failure;
 pub mod formats;
+pub mod health;
 pub mod hint;
 pub mod keys;
 pub mod operator;
@@ -20,6 +23,7 @@ pub mod relay;
 pub mod replay;
 pub mod routing;
 pub mod secret;
+mod shell;
 pub mod shutdown;
 pub mod sink;
 pub mod sinks;

@@ -38,8 +38,6 @@ mod problem;
 pub mod rabbitmq;
 #[cfg(feature = "redis")]
 pub mod redis;
-#[cfg(any(feature = "rabbitmq", feature = "redis"))]
-mod shell;
 pub mod stdout;
 #[cfg(any(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis"))]
 mod tls;
@@ -158,6 +156,14 @@ impl SinkSpec {
             SinkOptions::Redis(options) => Box::new(options.connect().await?),
             SinkOptions::Stdout(options) => Box::new(options.connect().await?),
         })
+    }
+
+    /// The path, if it is a file.
+    pub(crate) fn file(&self) -> Option<PathBuf> {
+        match self.read() {
+            Ok(SinkOptions::File(file::Options { path })) => Some(path),
+            _ => None,
+        }
     }
 
     fn read(&self) -> Result<SinkOptions, Vec<Problem>> {

@@ -17,6 +17,7 @@ use std::time::Duration;
 use postrider::schema::{Migration, TableName};
 
 use crate::admin::Admin;
+use crate::diagnosis::Diagnose;
 use crate::hint::Hint;
 use crate::operator::Operator;
 use crate::pipeline::Ordering;
@@ -198,6 +199,16 @@ pub async fn connect_operator(
     Backend::of(url)?.connect_operator(table, columns).await
 }
 
+/// Examines an outbox and its database. Nothing is connected before the first check. `columns` are
+/// those of a table that is not of our making: our name to its name.
+pub fn diagnosis(
+    url: &str,
+    table: &TableName,
+    columns: &BTreeMap<String, String>,
+) -> Result<Box<dyn Diagnose>, SourceError> {
+    Ok(Backend::of(url)?.diagnosis(table, columns))
+}
+
 /// Connects to an outbox to prune it. `columns` are those of a table that is not of our making:
 /// our name to its name.
 pub async fn connect_prune(
@@ -358,6 +369,24 @@ impl Backend {
             #[cfg(feature = "sqlite")]
             Self::Sqlite(location) => {
                 Ok(Box::new(sqlite::SqliteAdmin::connect(location, table.clone()).await?))
+            }
+        }
+    }
+
+    #[cfg_attr(
+        not(feature = "postgres"),
+        expect(unused_variables, reason = "only PostgreSQL has such tables")
+    )]
+    fn diagnosis(self, table: &TableName, columns: &BTreeMap<String, String>) -> Box<dyn Diagnose> {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(location) => {
+                let (table, columns) = (table.clone(), columns.clone());
+                Box::new(postgres::PostgresDiagnosis::new(*location, table, columns))
+            }
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(location) => {
+                Box::new(sqlite::SqliteDiagnosis::new(location, table.clone()))
             }
         }
     }

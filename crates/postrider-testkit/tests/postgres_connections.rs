@@ -14,8 +14,9 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use postrider::schema::TableName;
+use postrider_relay::diagnosis::{Asked, Level};
 use postrider_relay::source::{BatchLimit, Source, SourceError, SourceErrorKind};
-use postrider_relay::sources::{SourceSpec, connect_admin, migrate};
+use postrider_relay::sources::{SourceSpec, connect_admin, diagnosis, migrate};
 use postrider_testkit::proxy::Proxy;
 use postrider_testkit::servers::postgres::{Database, Options, Server, Stop, Tls};
 use postrider_testkit::servers::{address, at_port};
@@ -35,6 +36,13 @@ async fn ask(url: &str) -> Result<(), SourceError> {
     let columns = BTreeMap::new();
     let admin = connect_admin(url, &TableName::default(), &columns).await?;
     admin.status().await.map(drop)
+}
+
+/// What a doctor says of the server's certificate.
+async fn certificate(url: &str) -> Option<Level> {
+    let examined = diagnosis(url, &TableName::default(), &BTreeMap::new()).unwrap();
+    let findings = examined.findings(&Asked::new("")).await;
+    findings.iter().find(|finding| finding.check == "certificate").map(|finding| finding.level)
 }
 
 async fn server(tls: Option<Tls>) -> Server {
@@ -200,6 +208,7 @@ async fn a_certificate_that_is_not_right_is_refused_with_a_reason() {
     assert_refused(ask(&verified("verify-ca", &root)).await, Misconfigured, "renew the server's");
     assert_refused(ask(&verified("verify-full", &root)).await, Misconfigured, "renew the server's");
     ask(&require).await.unwrap();
+    assert_eq!(certificate(&require).await.unwrap(), Level::Fail, "a doctor says so, too");
 
     serve(&mut server, &authority.certify("localhost", Made::NotYetValid)).await;
     assert_refused(ask(&verified("verify-ca", &root)).await, Misconfigured, "set the clock");
@@ -209,6 +218,7 @@ async fn a_certificate_that_is_not_right_is_refused_with_a_reason() {
     let expected = "must be a subject alternative name";
     assert_refused(ask(&verified("verify-full", &root)).await, Misconfigured, expected);
     ask(&verified("verify-ca", &root)).await.unwrap();
+    assert_eq!(certificate(&verified("verify-ca", &root)).await.unwrap(), Level::Ok);
 
     // As the manual of PostgreSQL makes one: it is its own authority, and the client has it.
     for (made, is_fine) in [(Made::Fine, true), (Made::Expired, false)] {

@@ -77,7 +77,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    fn new(url: &str) -> Self {
+    pub(crate) fn new(url: &str) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()

@@ -19,7 +19,7 @@ pub fn duration(text: &str) -> Option<Duration> {
 }
 
 /// Reads `512`, `64KiB`, `16MiB` or `1GiB`.
-pub(super) fn size(text: &str) -> Option<u64> {
+pub fn size(text: &str) -> Option<u64> {
     text.parse().ok().or_else(|| quantity(text, &SIZE_UNITS))
 }
 

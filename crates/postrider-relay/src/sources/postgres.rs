@@ -35,6 +35,7 @@ mod admin;
 mod checkpoint;
 mod cluster;
 mod connection;
+mod diagnosis;
 mod error;
 mod frontier;
 mod lease;
@@ -88,6 +89,7 @@ use crate::source::{
 };
 
 pub use self::admin::PostgresAdmin;
+pub use self::diagnosis::PostgresDiagnosis;
 pub use self::location::{InvalidLocation, Location};
 pub use self::migrate::{migrate, status, verify};
 pub use self::options::PostgresOptions;

@@ -23,6 +23,7 @@
 //! after.
 
 mod admin;
+mod diagnosis;
 mod error;
 mod frontier;
 mod keys;
@@ -65,6 +66,7 @@ use crate::source::{
 };
 
 pub use self::admin::SqliteAdmin;
+pub use self::diagnosis::SqliteDiagnosis;
 pub use self::location::{InvalidLocation, Location};
 pub use self::migrate::{migrate, status, verify};
 pub use self::options::{BUSY_TIMEOUT, SqliteOptions};

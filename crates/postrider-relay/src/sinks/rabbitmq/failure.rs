@@ -5,8 +5,8 @@ use std::time::Duration;
 use lapin::ErrorKind;
 
 use super::properties::exchange;
+use crate::shell;
 use crate::sink::{FailureKind, Message, SinkError};
-use crate::sinks::shell;
 
 /// The codes of AMQP that are told apart.
 const ACCESS_REFUSED: u16 = 403;

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use redis::{ServerError, Value};
 
+use crate::shell;
 use crate::sink::{FailureKind, SinkError};
 use crate::sinks::broker_url::Server;
-use crate::sinks::shell;
 
 /// What the script says of a stream that is not there.
 const NO_STREAM: &str = "NOSTREAM";

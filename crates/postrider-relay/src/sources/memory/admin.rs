@@ -39,7 +39,12 @@ impl Admin for MemoryOutbox {
             slot: None,
             paused: None,
         };
-        Ok(OutboxStatus { database: "memory", table: "outbox".to_owned(), pipelines: vec![status] })
+        Ok(OutboxStatus {
+            database: "memory",
+            table: "outbox".to_owned(),
+            written: None,
+            pipelines: vec![status],
+        })
     }
 
     async fn dead_letters(

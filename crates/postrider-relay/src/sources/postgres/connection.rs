@@ -30,6 +30,7 @@ use tokio::time::{Instant, timeout};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row};
 
+pub(super) use self::session::read_files;
 use self::session::{Reached, Session};
 pub(super) use self::streaming::streaming;
 use super::Location;

@@ -13,6 +13,7 @@
 //!   another connection.
 
 mod admin;
+pub(super) mod diagnosis;
 mod events;
 mod prune;
 mod stops;
@@ -26,7 +27,7 @@ use super::row::LIMITS;
 use super::table::Table;
 use crate::sources::Shard;
 
-pub(super) use self::admin::{AdminQueries, MISSING_TABLES, ONE_SNAPSHOT, pipelines};
+pub(super) use self::admin::{AdminQueries, MISSING_TABLES, ONE_SNAPSHOT, WRITTEN, pipelines};
 pub(super) use self::events::EventQueries;
 pub(super) use self::prune::{CUTOFF, Order, PruneQueries, column as pruning};
 pub(super) use self::stops::StopQueries;

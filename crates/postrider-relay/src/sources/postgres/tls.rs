@@ -6,7 +6,7 @@
 //! one, without a restart.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
@@ -55,6 +55,9 @@ pub(super) enum Roots {
     System,
 }
 
+/// Takes the certificate that a server shows.
+pub(super) type Seen = Arc<OnceLock<CertificateDer<'static>>>;
+
 /// How connections are encrypted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TlsSettings {
@@ -69,8 +72,16 @@ pub(super) struct TlsSettings {
 impl TlsSettings {
     /// Reads the files and makes what connects.
     pub(super) fn connector(&self) -> Result<MakeRustlsConnect, SourceError> {
+        self.connector_that_notes(None)
+    }
+
+    /// The same; the certificate that the server shows is left in `seen`.
+    pub(super) fn connector_that_notes(
+        &self,
+        seen: Option<Seen>,
+    ) -> Result<MakeRustlsConnect, SourceError> {
         let provider = Arc::new(aws_lc_rs::default_provider());
-        let verifier = Arc::new(self.verifier(&provider)?);
+        let verifier = Arc::new(Verifier { seen, ..self.verifier(&provider)? });
         let builder = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .expect("the provider knows the protocols")
@@ -108,6 +119,7 @@ impl TlsSettings {
         Ok(Verifier {
             roots,
             check_name: self.mode == TlsMode::VerifyFull,
+            seen: None,
             algorithms: provider.signature_verification_algorithms,
         })
     }
@@ -138,6 +150,7 @@ impl Trusted {
 struct Verifier {
     roots: Option<Trusted>,
     check_name: bool,
+    seen: Option<Seen>,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
@@ -150,6 +163,10 @@ impl ServerCertVerifier for Verifier {
         _ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
+        if let Some(seen) = &self.seen {
+            // Whoever looks at it does so later.
+            let _ = seen.set(end_entity.clone().into_owned());
+        }
         let Some(trusted) = &self.roots else {
             return Ok(ServerCertVerified::assertion());
         };

@@ -55,7 +55,8 @@ impl PipelineLock {
     }
 }
 
-fn lock_path(database: &Path, table: &TableName, pipeline: &str) -> PathBuf {
+/// The file that a relay locks.
+pub(super) fn lock_path(database: &Path, table: &TableName, pipeline: &str) -> PathBuf {
     let mut path = database.as_os_str().to_owned();
     path.push(format!("-postrider-{:016x}.lock", fingerprint(table.as_str(), pipeline)));
     path.into()

@@ -35,6 +35,16 @@ pub(super) const NOW: &str = "SELECT strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')";
 pub(super) const DATA_VERSION: &str = "PRAGMA data_version";
 /// Columns of a table, by its name.
 pub(super) const COLUMNS_OF: &str = "SELECT name FROM pragma_table_info(?1)";
+/// Looks for damage; one line of it is enough.
+pub(super) const QUICK_CHECK: &str = "PRAGMA quick_check(1)";
+pub(super) const JOURNAL_MODE: &str = "PRAGMA journal_mode";
+pub(super) const SYNCHRONOUS: &str = "PRAGMA synchronous";
+pub(super) const PAGE_SIZE: &str = "PRAGMA page_size";
+pub(super) const PAGE_COUNT: &str = "PRAGMA page_count";
+pub(super) const FREELIST_COUNT: &str = "PRAGMA freelist_count";
+/// Takes the right to write, and gives it back.
+pub(super) const TRY_WRITE: &str = "BEGIN IMMEDIATE; ROLLBACK";
+
 /// The journal mode in force after asking for write-ahead logging.
 pub(super) const USE_WAL: &str = "PRAGMA journal_mode = WAL";
 /// Enough for the pages of one window, which are read and then changed: 16 MiB.

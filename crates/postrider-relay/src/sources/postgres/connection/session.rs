@@ -102,7 +102,7 @@ impl Reached {
 }
 
 /// Reads the files that the URL names, for which no other task has to wait.
-pub(super) async fn read_files(
+pub(in super::super) async fn read_files(
     location: &Location,
     application_name: &str,
 ) -> Result<(Vec<Config>, MakeRustlsConnect), SourceError> {

@@ -42,7 +42,7 @@ const PUBLISHED_AT: usize = 13;
 const XID: usize = 14;
 
 /// Its names for the columns that are read from the log.
-pub(super) fn columns(table: &Table) -> Vec<&str> {
+pub(in super::super) fn columns(table: &Table) -> Vec<&str> {
     let has = COLUMNS.iter().filter(|(name, _)| table.has(name));
     has.map(|(name, _)| table.theirs(name)).collect()
 }

@@ -328,6 +328,11 @@ impl LogQueries {
         })
     }
 
+    /// The statement that makes the publication.
+    pub(in super::super) fn create_publication(&self) -> &str {
+        &self.create_publication
+    }
+
     /// Refuses a server whose log cannot be decoded.
     pub(in super::super) async fn refuse_level(
         &self,

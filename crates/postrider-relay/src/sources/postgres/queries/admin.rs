@@ -48,6 +48,11 @@ pub(in super::super) struct AdminQueries {
 pub(in super::super) const MISSING_TABLES: &str =
     "SELECT t.name FROM unnest($1::text[]) AS t (name) WHERE to_regclass(t.name) IS NULL";
 
+/// `$1` a table, quoted: rows written to it and to its partitions, as the statistics have it.
+pub(in super::super) const WRITTEN: &str =
+    "SELECT sum(pg_stat_get_tuples_inserted(t.oid))::int8 FROM (SELECT to_regclass($1)::oid
+     UNION SELECT p.relid::oid FROM pg_partition_tree(to_regclass($1)) AS p) AS t (oid)";
+
 /// All statements of a transaction see the same.
 pub(in super::super) const ONE_SNAPSHOT: &str =
     "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY";

@@ -35,6 +35,9 @@ pub(super) fn status(conn: &Connection, shared: &Shared) -> rusqlite::Result<Out
             settled_at: None,
         });
     }
+    let last: Option<i64> = snapshot
+        .query_row(queries::LAST_SEQ, [shared.table.as_str()], |row| row.get(0))
+        .optional()?;
     let pauses = pauses::read(&snapshot, shared)?;
     let pipelines = checkpoints.into_iter().map(|checkpoint| {
         let mut status = pipeline_status(&snapshot, &shared.sql, checkpoint, now)?;
@@ -44,6 +47,7 @@ pub(super) fn status(conn: &Connection, shared: &Shared) -> rusqlite::Result<Out
     Ok(OutboxStatus {
         database: "sqlite",
         table: shared.table.as_str().to_owned(),
+        written: Some(last.and_then(|last| u64::try_from(last).ok()).unwrap_or(0)),
         pipelines: pipelines.collect::<rusqlite::Result<_>>()?,
     })
 }

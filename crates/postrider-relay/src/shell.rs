@@ -1,9 +1,9 @@
-//! Commands that an error tells an operator to run.
+//! Commands that an operator is told to run.
 
 use std::borrow::Cow;
 
 /// A text as one word of a shell.
-pub(super) fn word(text: &str) -> Cow<'_, str> {
+pub(crate) fn word(text: &str) -> Cow<'_, str> {
     let is_plain = |char: char| char.is_ascii_alphanumeric() || "-_./:".contains(char);
     if !text.is_empty() && text.chars().all(is_plain) {
         return text.into();

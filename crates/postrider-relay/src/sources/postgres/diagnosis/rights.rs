@@ -1,0 +1,166 @@
+//! Checks of rights: what the relay's role needs, and the role that writes events.
+
+use postrider::schema::MIGRATIONS_TABLE;
+use tokio_postgres::types::Type;
+
+use super::super::connection::Param;
+use super::super::error::Trouble;
+use super::super::table::Table;
+use super::{Exam, queries, text};
+use crate::diagnosis::{Finding, Fix};
+use crate::sources::Progress;
+
+/// The writer of `postrider migrate roles`.
+const WRITER_DEFAULT: &str = "postrider_writer";
+/// What a writer of an outbox of our making gives.
+const WRITTEN: [&str; 11] = [
+    "id",
+    "aggregate_type",
+    "aggregate_id",
+    "event_type",
+    "event_version",
+    "payload",
+    "content_type",
+    "headers",
+    "topic",
+    "occurred_at",
+    "deliver_after",
+];
+
+/// Rights on tables: the table, the right, and the column or nothing.
+#[derive(Default)]
+struct Needed {
+    tables: Vec<String>,
+    rights: Vec<String>,
+    columns: Vec<String>,
+}
+
+impl Needed {
+    fn add(&mut self, table: &str, right: &str, column: &str) {
+        self.tables.push(table.to_owned());
+        self.rights.push(right.to_owned());
+        self.columns.push(column.to_owned());
+    }
+}
+
+impl Exam<'_> {
+    pub(super) async fn rights(&mut self, table: Option<&Table>) {
+        let Some(table) = table else {
+            let found = "there is no table to have rights on";
+            self.findings.extend(["rights", "writer-rights"].map(|it| Finding::skip(it, found)));
+            return;
+        };
+        let rights = self.relay_rights(table).await;
+        self.note("rights", rights);
+        let writer = self.writer_rights(table).await;
+        self.note("writer-rights", writer);
+    }
+
+    async fn relay_rights(&self, table: &Table) -> Result<Vec<Finding>, Trouble> {
+        let outbox = self.outbox;
+        let mut needed = Needed::default();
+        let (name, by) = (outbox.quoted(), |it| self.wanted.iter().any(|one| one.progress == it));
+        needed.add(&name, "SELECT", "");
+        if by(Progress::Mark) && table.has("published_at") {
+            needed.add(&name, "UPDATE", table.theirs("published_at"));
+        }
+        if by(Progress::Delete) || self.asked.prunes {
+            needed.add(&name, "DELETE", "");
+        }
+        for beside in [outbox.failures(), outbox.checkpoints(), outbox.leases(), outbox.claims()] {
+            for right in ["SELECT", "INSERT", "UPDATE", "DELETE"] {
+                needed.add(&beside.quoted(), right, "");
+            }
+        }
+        needed.add(&outbox.messages().quoted(), "SELECT", "");
+        needed.add(MIGRATIONS_TABLE, "SELECT", "");
+        let role = unquoted(&self.facts.role);
+        let missing = self.missing("rights", &role, &self.facts.role, &needed).await?;
+        if !missing.is_empty() {
+            return Ok(missing);
+        }
+        let found = format!("{} may do what a relay does", self.facts.role);
+        Ok(vec![Finding::ok("rights", found)])
+    }
+
+    async fn writer_rights(&self, table: &Table) -> Result<Vec<Finding>, Trouble> {
+        const CHECK: &str = "writer-rights";
+        let writer = self.asked.writer.as_deref().unwrap_or(WRITER_DEFAULT);
+        let row = self.row(queries::ROLE, &[text(&writer)]).await?;
+        let (exists, quoted): (bool, String) = (row.try_get(0)?, row.try_get(1)?);
+        if !exists && self.asked.writer.is_some() {
+            let found = format!("there is no role {quoted}");
+            let fix = format!("postrider migrate roles {}", self.asked.flags);
+            return Ok(vec![Finding::fail(CHECK, found).with(Fix::command(fix))]);
+        }
+        if !exists {
+            let found = "it is not known which role writes events";
+            let fix = format!("postrider doctor --writer ROLE {}", self.asked.flags);
+            return Ok(vec![Finding::skip(CHECK, found).with(Fix::command(fix))]);
+        }
+        let name = self.outbox.quoted();
+        let mut findings = Vec::new();
+        let usage = [text(&writer), text(&name)];
+        for row in self.query(queries::MISSING_USAGE, &usage).await? {
+            let schema: String = row.try_get(0)?;
+            let found = format!("{quoted} may not use the schema {schema}");
+            let sql = format!("GRANT USAGE ON SCHEMA {schema} TO {quoted}");
+            findings.push(Finding::fail(CHECK, found).with(Fix::sql(sql)));
+        }
+        let mut needed = Needed::default();
+        for column in WRITTEN.into_iter().filter(|column| table.has(column)) {
+            needed.add(&name, "INSERT", table.theirs(column));
+        }
+        needed.add(&name, "SELECT", table.theirs("id"));
+        findings.extend(self.missing(CHECK, writer, &quoted, &needed).await?);
+        if findings.is_empty() {
+            findings.push(Finding::ok(CHECK, format!("{quoted} may write events")));
+        }
+        Ok(findings)
+    }
+
+    /// A finding for each table on which a role lacks a right. `quoted` is the role in SQL.
+    async fn missing(
+        &self,
+        check: &'static str,
+        role: &str,
+        quoted: &str,
+        needed: &Needed,
+    ) -> Result<Vec<Finding>, Trouble> {
+        let Needed { tables, rights, columns } = needed;
+        let params: [Param<'_>; 4] = [
+            text(&role),
+            (tables, Type::TEXT_ARRAY),
+            (rights, Type::TEXT_ARRAY),
+            (columns, Type::TEXT_ARRAY),
+        ];
+        let rows = self.query(queries::MISSING_RIGHTS, &params).await?;
+        let mut findings = Vec::new();
+        for row in &rows {
+            let (table, rights): (String, String) = (row.try_get(0)?, row.try_get(1)?);
+            let found = format!("{quoted} lacks rights on {table}: {rights}");
+            let sql = format!("GRANT {rights} ON {table} TO {quoted}");
+            findings.push(Finding::fail(check, found).with(Fix::sql(sql)));
+        }
+        Ok(findings)
+    }
+}
+
+/// The name behind a quoted one.
+fn unquoted(name: &str) -> String {
+    match name.strip_prefix('"').and_then(|name| name.strip_suffix('"')) {
+        Some(inner) => inner.replace("\"\"", "\""),
+        None => name.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::unquoted;
+
+    #[test]
+    fn a_quoted_name_is_taken_apart() {
+        assert_eq!(unquoted("shop"), "shop");
+        assert_eq!(unquoted("\"My \"\"shop\"\"\""), "My \"shop\"");
+    }
+}
