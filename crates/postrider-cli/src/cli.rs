@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::commands::{completions, dlq, init, migrate, prune, relay, slot, status};
+use crate::commands::{completions, dlq, init, man, migrate, prune, relay, slot, status};
 
 /// Publishes the events of a database transaction, if and only if that transaction commits.
 #[derive(Debug, Parser)]
@@ -66,6 +66,8 @@ pub(crate) enum Command {
     Demo(crate::commands::demo::DemoArgs),
     /// Print a completion script for a shell
     Completions(completions::CompletionsArgs),
+    /// Write the manual pages to a folder
+    Man(man::ManArgs),
 }
 
 /// Which outbox a command is about.

@@ -5,6 +5,7 @@ pub(crate) mod completions;
 pub(crate) mod demo;
 pub(crate) mod dlq;
 pub(crate) mod init;
+pub(crate) mod man;
 pub(crate) mod migrate;
 pub(crate) mod prune;
 pub(crate) mod relay;

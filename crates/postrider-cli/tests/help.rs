@@ -4,7 +4,7 @@ mod support;
 
 use support::{Fixture, stored};
 
-const COMMANDS: [&[&str]; 20] = [
+const COMMANDS: [&[&str]; 21] = [
     &[],
     &["demo"],
     &["init"],
@@ -25,6 +25,7 @@ const COMMANDS: [&[&str]; 20] = [
     &["slot", "create"],
     &["slot", "drop"],
     &["completions"],
+    &["man"],
 ];
 
 #[test]

@@ -91,7 +91,7 @@ async fn a_call_looks_at_the_lease_when_it_begins() {
     let call = engine.next_call(Duration::ZERO).unwrap();
     let publishing = publish(&*source, &sink, call, TTL);
     lease.until(Instant::now());
-    let (_, results) = publishing.await;
+    let Published { results, .. } = publishing.await;
     let error = results[0].as_ref().unwrap_err();
     assert_eq!((error.kind, sink.count()), (FailureKind::Unavailable, 0));
 }
