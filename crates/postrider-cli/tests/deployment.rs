@@ -1,6 +1,8 @@
 //! The files in `deploy` and the runbooks speak of what there is: alerts are tested by promtool,
 //! configuration is read by the real parser, and commands and flags are those of the binary.
 
+#![allow(clippy::unwrap_used, reason = "it is all test code")]
+
 mod support;
 
 #[path = "deployment/alerts.rs"]

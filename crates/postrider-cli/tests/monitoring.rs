@@ -1,5 +1,7 @@
 //! What machines see of a relay: the real binary, asked by HTTP and heard by a socket of systemd.
 
+#![allow(clippy::unwrap_used, reason = "it is all test code")]
+
 mod support;
 
 #[path = "monitoring/metrics.rs"]

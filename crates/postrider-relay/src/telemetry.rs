@@ -98,3 +98,53 @@ impl Telemetry {
 fn unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin::PipelineStatus;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_found_long_ago_is_not_shown() {
+        let telemetry = Telemetry::default();
+        telemetry.watch(&Arc::new(Watched::new("orders", 0, Arc::default())));
+        let orders = PipelineStatus {
+            name: "orders".into(),
+            progress: None,
+            unpublished: 7,
+            oldest_unpublished_age: None,
+            parked: 0,
+            queued: 0,
+            deferred: 0,
+            blocked_keys: 0,
+            last_settled_at: None,
+            leases: Vec::new(),
+            slot: None,
+        };
+        let (database, table) = ("sqlite", "outbox".to_owned());
+        telemetry.sampled(OutboxStatus { database, table, pipelines: vec![orders] });
+        let shown = || telemetry.metrics().contains("outbox_unpublished_count{");
+        tokio::time::advance(SAMPLE_KEPT - Duration::from_secs(1)).await;
+        telemetry.not_sampled();
+        assert!(shown(), "one failure says nothing yet");
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert!(!shown(), "{}", telemetry.metrics());
+    }
+
+    #[test]
+    fn a_relay_is_set_up_once_all_have_connected_or_stand_by() {
+        use super::watched::Stage;
+        let telemetry = Telemetry::default();
+        assert!(!telemetry.is_set_up() && !telemetry.ready().ok, "nothing is there yet");
+        let shards = [0, 1].map(|shard| Arc::new(Watched::new("orders", shard, Arc::default())));
+        shards.iter().for_each(|shard| telemetry.watch(shard));
+        shards[0].set(Stage::StandingBy);
+        assert!(!telemetry.is_set_up());
+        shards[1].has_sink();
+        assert!(!telemetry.is_set_up(), "it has no source");
+        shards[1].set(Stage::StandingBy);
+        assert!(telemetry.is_set_up() && telemetry.ready().ok);
+        shards[1].has_sink();
+        assert!(telemetry.ready().ok, "who stands by goes on standing by");
+    }
+}

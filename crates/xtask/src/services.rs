@@ -40,7 +40,7 @@ const NEEDED: [(&str, &str); 10] = [
     ("node", "nodejs"),
     ("npm", "npm"),
     ("pkg-config", "pkg-config"),
-    // Its server is not started; tests of the alerts need this program of it.
+    // The tests of alerts need this program of it, and never its server.
     ("promtool", "prometheus"),
     ("python3", "python3-venv"),
 ];

@@ -216,3 +216,132 @@ fn all(shards: &[Arc<Watched>], condition: fn(&Condition) -> bool) -> f64 {
 fn is(condition: bool) -> f64 {
     f64::from(u8::from(condition))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::slots::SlotState;
+
+    fn status(name: &str, progress: Option<&str>, slot: Option<SlotStatus>) -> PipelineStatus {
+        PipelineStatus {
+            name: name.into(),
+            progress: progress.map(str::to_owned),
+            unpublished: 7,
+            oldest_unpublished_age: Some(Duration::from_millis(1_500)),
+            parked: 1,
+            queued: 2,
+            deferred: 3,
+            blocked_keys: 4,
+            last_settled_at: None,
+            leases: Vec::new(),
+            slot,
+        }
+    }
+
+    fn slot(safe_bytes: Option<u64>) -> SlotStatus {
+        SlotStatus {
+            name: "slot".into(),
+            state: SlotState::Streams,
+            wal_status: None,
+            active_pid: None,
+            confirmed_flush_lsn: None,
+            checkpoint_lsn: None,
+            retained_bytes: Some(100),
+            safe_bytes,
+            lag_bytes: Some(5),
+            log_only: false,
+        }
+    }
+
+    fn shards() -> Vec<Arc<Watched>> {
+        let watched = |name: &str, shard| Arc::new(Watched::new(name, shard, Arc::default()));
+        vec![watched("orders", 0), watched("orders", 1), watched("mails", 0)]
+    }
+
+    fn outbox(pipelines: Vec<PipelineStatus>) -> OutboxStatus {
+        OutboxStatus { database: "postgres", table: "outbox".into(), pipelines }
+    }
+
+    #[track_caller]
+    fn assert_has(page: &str, lines: &[&str]) {
+        for line in lines {
+            assert!(page.lines().any(|it| it == *line), "{line} is not in\n{page}");
+        }
+    }
+
+    #[test]
+    fn shards_are_added_up() {
+        let shards = shards();
+        for (shard, published) in shards.iter().zip([2, 3, 10]) {
+            shard.counters.published.fetch_add(published, Relaxed);
+            shard.counters.calls.observe([Duration::from_millis(published)]);
+            shard.counters.turned(published as usize, published == 3);
+        }
+        shards[1].set(Stage::StandingBy);
+        shards[2].ended(&Err(crate::relay::RelayError::Panicked));
+        assert_has(
+            &page(&shards, None, 4),
+            &[
+                "outbox_published_total{pipeline=\"orders\"} 5",
+                "outbox_published_total{pipeline=\"mails\"} 10",
+                "outbox_publish_duration_seconds_count{pipeline=\"orders\"} 2",
+                "outbox_publish_duration_seconds_sum{pipeline=\"orders\"} 0.005",
+                "outbox_inflight_events{pipeline=\"orders\"} 5",
+                "outbox_circuit_open{pipeline=\"orders\"} 1",
+                "outbox_circuit_open{pipeline=\"mails\"} 0",
+                // One of its shards still connects.
+                "outbox_pipeline_ready{pipeline=\"orders\"} 0",
+                "outbox_source_up{pipeline=\"orders\"} 0",
+                "outbox_pipeline_failed{pipeline=\"orders\"} 0",
+                "outbox_pipeline_failed{pipeline=\"mails\"} 1",
+                "outbox_lease_held{pipeline=\"orders\",shard=\"1\"} 0",
+                "outbox_sample_failures_total 4",
+            ],
+        );
+    }
+
+    #[test]
+    fn what_the_database_tells_is_of_our_pipelines_alone() {
+        let limited = status("orders", Some("cursor"), Some(slot(Some(900))));
+        let unlimited = status("mails", Some("cursor"), Some(slot(None)));
+        let stranger = status("stranger", Some("cursor"), None);
+        let sampled = outbox(vec![limited, unlimited, stranger]);
+        let page = page(&shards(), Some(&sampled), 0);
+        assert_has(
+            &page,
+            &[
+                "outbox_unpublished_count{pipeline=\"orders\"} 7",
+                "outbox_oldest_unpublished_age_seconds{pipeline=\"orders\"} 1.5",
+                "outbox_parked_events{pipeline=\"orders\"} 1",
+                "outbox_queued_events{pipeline=\"orders\"} 2",
+                "outbox_deferred_events{pipeline=\"orders\"} 3",
+                "outbox_blocked_keys{pipeline=\"orders\"} 4",
+                "outbox_slot_retained_wal_bytes{pipeline=\"orders\"} 100",
+                "outbox_slot_safe_wal_bytes{pipeline=\"orders\"} 900",
+                "outbox_slot_safe_wal_bytes{pipeline=\"mails\"} +Inf",
+                "outbox_slot_lag_bytes{pipeline=\"orders\"} 5",
+                "outbox_slot_lost{pipeline=\"orders\"} 0",
+            ],
+        );
+        assert!(!page.contains("stranger"), "{page}");
+    }
+
+    #[test]
+    fn a_pipeline_that_never_ran_has_everything_before_it() {
+        let mut missing = slot(None);
+        (missing.state, missing.retained_bytes) = (SlotState::Missing, None);
+        let sampled = outbox(vec![status("default", None, Some(missing))]);
+        let page = page(&shards(), Some(&sampled), 0);
+        assert_has(
+            &page,
+            &[
+                "outbox_unpublished_count{pipeline=\"orders\"} 7",
+                "outbox_unpublished_count{pipeline=\"mails\"} 7",
+                "outbox_slot_lost{pipeline=\"orders\"} 1",
+            ],
+        );
+        assert!(!page.contains("outbox_slot_safe_wal_bytes{"), "{page}");
+    }
+}
