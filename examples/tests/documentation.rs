@@ -89,6 +89,9 @@ columns = { xxxxxxxxxxxxxxxx = 1 }
 [prune]
 xxxxxxxxxxxxxxxx = 1
 
+[http]
+xxxxxxxxxxxxxxxx = 1
+
 [[pipeline]]
 name = "orders"
 xxxxxxxxxxxxxxxx = 1

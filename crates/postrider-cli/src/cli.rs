@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::commands::{
-    check, completions, dlq, doctor, init, keys, migrate, pause, prune, relay, replay, show, slot,
-    status, tail,
+    check, completions, dlq, doctor, init, keys, man, migrate, pause, prune, relay, replay, show,
+    slot, status, tail,
 };
 
 /// Publishes the events of a database transaction, if and only if that transaction commits.
@@ -92,6 +92,8 @@ pub(crate) enum Command {
     Demo(crate::commands::demo::DemoArgs),
     /// Print a completion script for a shell
     Completions(completions::CompletionsArgs),
+    /// Write the manual pages to a folder
+    Man(man::ManArgs),
 }
 
 /// Which outbox a command is about.

@@ -8,6 +8,7 @@ pub(crate) mod dlq;
 pub(crate) mod doctor;
 pub(crate) mod init;
 pub(crate) mod keys;
+pub(crate) mod man;
 pub(crate) mod migrate;
 pub(crate) mod pause;
 pub(crate) mod prune;

@@ -118,7 +118,7 @@ impl From<RelayError> for CliError {
                 let hint = || error.hint().map(str::to_owned);
                 Self { fix: cause.fix.or_else(hint), ..cause }
             }
-            RelayError::Hint { .. } => {
+            RelayError::Hint { .. } | RelayError::Http { .. } => {
                 let hint = error.hint().map(str::to_owned);
                 Self { fix: hint, ..Self::new(Code::Configuration, error.to_string()) }
             }

@@ -10,6 +10,7 @@ mod logging;
 mod outbox;
 mod output;
 mod signals;
+mod systemd;
 mod time;
 
 use std::process::ExitCode;
@@ -56,6 +57,7 @@ fn run(command: Command, output: Output) -> Result<(), CliError> {
     match command {
         Command::Init(args) => commands::init::run(&args, output),
         Command::Completions(args) => commands::completions::run(&args, output),
+        Command::Man(args) => commands::man::run(&args, output),
         Command::Migrate(args) => block_on(commands::migrate::run(&args, output)),
         Command::Relay(args) => block_on(commands::relay::run(&args, output)),
         Command::Status(args) => block_on(commands::status::run(&args, output)),

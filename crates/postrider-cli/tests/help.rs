@@ -4,7 +4,7 @@ mod support;
 
 use support::{Fixture, stored};
 
-const COMMANDS: [&[&str]; 25] = [
+const COMMANDS: [&[&str]; 26] = [
     &[],
     &["demo"],
     &["init"],
@@ -30,6 +30,7 @@ const COMMANDS: [&[&str]; 25] = [
     &["slot", "create"],
     &["slot", "drop"],
     &["completions"],
+    &["man"],
 ];
 
 #[test]

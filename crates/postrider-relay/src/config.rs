@@ -14,6 +14,7 @@ use std::time::Duration;
 
 mod environment;
 mod flags;
+mod http;
 mod pipeline;
 mod problem;
 mod prune;
@@ -45,9 +46,6 @@ pub use postrider::schema::TableName;
 /// The name of the pipeline that flags describe.
 pub const PIPELINE_DEFAULT: &str = "default";
 
-/// Sections of the design that are yet to come.
-const SECTIONS_TO_COME: [&str; 1] = ["http"];
-
 /// One source and its pipelines, checked.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -57,6 +55,8 @@ pub struct Config {
     pub pipelines: Vec<PipelineConfig>,
     /// What becomes of published events; `None` means that they stay.
     pub prune: Option<PruneConfig>,
+    /// Where the relay answers machines; `None` means nowhere.
+    pub http: Option<HttpConfig>,
 }
 
 /// The database with the outbox.
@@ -70,6 +70,13 @@ pub struct SourceConfig {
     pub columns: BTreeMap<String, String>,
     /// Where the relay listens for [hints](crate::hint).
     pub hint: Option<SocketAddr>,
+}
+
+/// Where the relay serves `/metrics`, `/livez` and `/readyz`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HttpConfig {
+    /// An address of this host. With port 0 it is any that is free, and the log says which.
+    pub listen: SocketAddr,
 }
 
 /// When published events are removed.
@@ -196,19 +203,14 @@ fn read(
     let root = Section::new("the configuration".into(), start, root, &report);
     let source = source::read(&root);
     let prune = prune::read(&root);
+    let http = http::read(&root);
     let pipelines = read_pipelines(&root, &report);
     check_together(&pipelines, source.as_ref(), &report);
-    for section in SECTIONS_TO_COME {
-        if root.take(section).is_some() {
-            let what = format!("[{section}] is not available in this version");
-            report.add(&root.origin_of(section), what, "remove the section");
-        }
-    }
     root.finish();
 
     let pipelines: Option<Vec<_>> = pipelines.into_iter().map(|read| read.config).collect();
     match (report.into_problems(), source, pipelines) {
-        (None, Some(source), Some(pipelines)) => Ok(Config { source, pipelines, prune }),
+        (None, Some(source), Some(pipelines)) => Ok(Config { source, pipelines, prune, http }),
         (problems, ..) => Err(problems.expect("whatever is missing was reported")),
     }
 }

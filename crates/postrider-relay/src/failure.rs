@@ -22,6 +22,10 @@ pub enum FailureKind {
 }
 
 impl FailureKind {
+    /// All of them.
+    pub const ALL: [Self; 5] =
+        [Self::Unavailable, Self::Throttled, Self::Rejected, Self::Failed, Self::Misconfigured];
+
     /// The kind's name in tables, logs and metrics.
     pub fn as_str(self) -> &'static str {
         match self {

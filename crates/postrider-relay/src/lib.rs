@@ -31,5 +31,6 @@ pub mod slots;
 pub mod source;
 pub mod sources;
 mod suggestion;
+pub mod telemetry;
 #[cfg(any(feature = "nats", feature = "postgres", feature = "rabbitmq", feature = "redis"))]
 mod tls;

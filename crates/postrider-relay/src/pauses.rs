@@ -18,6 +18,7 @@ use postrider::Key;
 
 use crate::source::SourceError;
 
+pub(crate) use self::follow::Known;
 pub use self::follow::{PauseWatch, follow};
 
 /// Stops and resumes the pipelines of one outbox, and keys of them.

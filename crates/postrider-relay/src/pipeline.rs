@@ -46,6 +46,7 @@ pub mod options;
 mod run;
 pub mod status;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -63,6 +64,7 @@ use crate::pauses::PauseWatch;
 use crate::shutdown::Shutdown;
 use crate::sink::Sink;
 use crate::source::{Source, SourceError, SourceErrorKind};
+use crate::telemetry::counters::Counters;
 
 /// How long the end of a run may wait until a lease is given back.
 const GIVE_BACK_MAX: Duration = Duration::from_secs(1);
@@ -75,6 +77,7 @@ pub struct Pipeline {
     options: Options,
     pauses: PauseWatch,
     status: watch::Sender<Status>,
+    counters: Arc<Counters>,
 }
 
 /// Why a pipeline ended before it was told to.
@@ -130,8 +133,8 @@ impl Pipeline {
         options: Options,
     ) -> Self {
         let status = watch::Sender::new(Status::default());
-        let pauses = PauseWatch::never();
-        Self { name: name.into(), source, sink, options, pauses, status }
+        let (pauses, counters) = (PauseWatch::never(), Arc::default());
+        Self { name: name.into(), source, sink, options, pauses, status, counters }
     }
 
     /// Lets an operator stop the pipeline, and keys of it.
@@ -150,11 +153,23 @@ impl Pipeline {
         self.status.subscribe()
     }
 
+    /// Counts with counters that outlive this run.
+    #[must_use]
+    pub fn counted_by(self, counters: Arc<Counters>) -> Self {
+        Self { counters, ..self }
+    }
+
+    /// What is counted while it runs.
+    pub fn counters(&self) -> Arc<Counters> {
+        self.counters.clone()
+    }
+
     /// Publishes events until a stop is asked for or, with [`Options::drain`], until nothing is
     /// pending. Answers what became of them; after an error, [`status`](Self::status) has that.
     pub async fn run(self, shutdown: Shutdown) -> Result<Totals, PipelineError> {
-        let Self { name, source, sink, options, pauses, status } = self;
-        let result = Run::start(&name, &*source, &*sink, &options, pauses, &status, shutdown).await;
+        let Self { name, source, sink, options, pauses, status, counters } = self;
+        let told = (&status, &*counters);
+        let result = Run::start(&name, &*source, &*sink, &options, pauses, told, shutdown).await;
         match &result {
             Ok(_) | Err(PipelineError::HandedOver | PipelineError::Sink(_)) => {
                 if let Err(error) = source.close().await {
@@ -171,6 +186,7 @@ impl Pipeline {
         if let Err(error) = sink.close().await {
             warn!(pipeline = name, %error, "closing the sink failed");
         }
+        counters.ended();
         status.send_modify(|status| status.state = State::Stopped);
         result
     }

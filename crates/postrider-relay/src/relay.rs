@@ -48,23 +48,26 @@ use tokio::sync::watch;
 use tokio::task::{Id, JoinSet};
 use tracing::{error, info};
 
+use self::beside::Beside;
 use self::shard::ShardPlan;
-use crate::config::{Config, PipelineConfig, PruneConfig, SourceConfig};
+use crate::config::{Config, PipelineConfig, SourceConfig};
 use crate::failure::SinkError;
-use crate::hint::{Hint, HintSocket};
-use crate::pauses::{self, PauseWatch};
+use crate::hint::Hint;
+use crate::pauses::PauseWatch;
 use crate::pipeline::decision::random_jitter;
 use crate::pipeline::{Ordering, Pipeline, PipelineError, Totals};
-use crate::prune;
 use crate::shutdown::{self, Shutdown};
 use crate::source::SourceError;
+use crate::telemetry::Telemetry;
+use crate::telemetry::watched::Watched;
 
+mod beside;
 mod shard;
 #[cfg(test)]
 mod tests;
 
-/// How long is waited at the end for what is being pruned.
-const UPKEEP_GRACE: Duration = Duration::from_secs(2);
+/// How long is waited at the end for what goes on beside the pipelines.
+const BESIDE_GRACE: Duration = Duration::from_secs(2);
 
 /// Pipelines that run side by side.
 pub struct Relay {
@@ -72,11 +75,8 @@ pub struct Relay {
     name: String,
     plans: Vec<Plan>,
     hint: Hint,
-    hint_address: Option<SocketAddr>,
-    /// The outbox of the configured pipelines, in which an operator can stop them.
-    source: Option<Box<SourceConfig>>,
-    /// The outbox whose size is looked after.
-    upkeep: Option<Box<(SourceConfig, Option<PruneConfig>)>>,
+    beside: Option<Box<Beside>>,
+    telemetry: Arc<Telemetry>,
 }
 
 /// A pipeline that is yet to run.
@@ -88,6 +88,8 @@ enum Plan {
 
 /// What a pipeline's shard does until its end.
 type Part = BoxFuture<'static, Result<Totals, RelayError>>;
+/// The same with what is known of it meanwhile.
+type WatchedPart = (Arc<Watched>, Part);
 
 /// What became of one pipeline.
 #[derive(Debug)]
@@ -105,6 +107,14 @@ pub enum RelayError {
     /// The relay cannot listen for hints.
     #[error("cannot listen for hints at {address}: {source}")]
     Hint {
+        /// Where it should.
+        address: SocketAddr,
+        /// What the system says.
+        source: Arc<io::Error>,
+    },
+    /// The relay cannot serve its pages.
+    #[error("cannot listen for HTTP at {address}: {source}")]
+    Http {
         /// Where it should.
         address: SocketAddr,
         /// What the system says.
@@ -133,6 +143,11 @@ impl RelayError {
                  send the hint to all",
             ),
             Self::Hint { .. } => Some("write an address of this host: hint = \"127.0.0.1:8788\""),
+            Self::Http { source, .. } if source.kind() == io::ErrorKind::AddrInUse => Some(
+                "another process has the address: give each relay one of its own, with `listen` \
+                 in [http] or with --listen; port 0 takes one that is free",
+            ),
+            Self::Http { .. } => Some("write an address of this host: listen = \"127.0.0.1:8787\""),
             Self::Source(error) => error.hint.as_deref(),
             Self::Sink(_) => None,
             Self::Pipeline(error) => error.hint(),
@@ -150,15 +165,13 @@ impl fmt::Debug for Relay {
 impl Relay {
     /// A relay with the pipelines of a configuration.
     pub fn new(config: Config) -> Self {
-        let Config { source, pipelines, prune } = config;
-        let hint_address = source.hint;
+        let Config { source, pipelines, prune, http } = config;
         // A drain is soon over, and leaves the size of the outbox to a relay that stays.
-        let stays = pipelines.iter().any(|pipeline| !pipeline.options.drain);
-        let upkeep = stays.then(|| Box::new((source.clone(), prune)));
+        let upkeep = pipelines.iter().any(|pipeline| !pipeline.options.drain);
         let plan = |pipeline| Plan::Configured(Box::new((source.clone(), pipeline)));
         let plans = pipelines.into_iter().map(plan).collect();
-        let source = Some(Box::new(source.clone()));
-        Self { hint_address, source, upkeep, ..Self::with_plans(plans) }
+        let beside = Some(Box::new(Beside { source, http, prune, upkeep }));
+        Self { beside, ..Self::with_plans(plans) }
     }
 
     /// A relay with pipelines that are connected already. One whose lease is handed over or lost
@@ -169,8 +182,8 @@ impl Relay {
     }
 
     fn with_plans(plans: Vec<Plan>) -> Self {
-        let (hint, hint_address) = (Hint::new(), None);
-        Self { name: own_name(), plans, hint, hint_address, source: None, upkeep: None }
+        let telemetry = Arc::default();
+        Self { name: own_name(), plans, hint: Hint::new(), beside: None, telemetry }
     }
 
     /// Lets the sources that this relay connects wait for a hint that somebody else has, too.
@@ -185,51 +198,41 @@ impl Relay {
         self.hint.clone()
     }
 
+    /// What is known of the relay while it runs: metrics and probes, also without `[http]`.
+    pub fn telemetry(&self) -> Arc<Telemetry> {
+        self.telemetry.clone()
+    }
+
     /// Runs all pipelines until each has ended, by a stop or by itself. Answers what became of
     /// each, in the order they were given.
     pub async fn run(self, shutdown: Shutdown) -> Vec<Outcome> {
-        let Self { name, plans, hint, hint_address, source, upkeep } = self;
-        let socket = match hint_address {
-            None => None,
-            Some(address) => match HintSocket::bind(address).await {
-                Ok(socket) => Some(socket),
-                Err(error) => return cannot_listen(&plans, address, error),
+        let Self { name, plans, hint, beside, telemetry } = self;
+        let (stop_beside, until_stopped) = shutdown::shutdown();
+        let (known, paused) = watch::channel(None);
+        let mut tasks = match beside {
+            None => JoinSet::new(),
+            Some(beside) => match beside.start(&hint, &telemetry, known, until_stopped).await {
+                Ok(tasks) => tasks,
+                Err(cannot) => {
+                    let outcome =
+                        |plan: &Plan| Outcome { name: plan.name(), result: Err(cannot.to_error()) };
+                    return plans.iter().map(outcome).collect();
+                }
             },
         };
-        let listening = async {
-            match socket {
-                Some(socket) => socket.listen(&hint).await,
-                None => std::future::pending().await,
-            }
-        };
-        let (stop_upkeep, until_stopped) = shutdown::shutdown();
-        let (known, paused) = watch::channel(None);
-        let following = source
-            .map(|source| tokio::spawn(pauses::follow(*source, known, until_stopped.clone())));
         let parts = |plan: Plan| {
             let pauses = PauseWatch::new(&plan.name(), paused.clone());
             (plan.name(), plan.into_parts(&name, &hint, pauses, &shutdown))
         };
-        let pipelines = plans.into_iter().map(parts).collect();
-        let upkeep = upkeep.map(|upkeep| {
-            let (source, config) = *upkeep;
-            tokio::spawn(prune::run(source, config, until_stopped))
-        });
-        let outcomes = tokio::select! {
-            outcomes = run_side_by_side(pipelines) => outcomes,
-            never = listening => match never {},
-        };
-        stop_upkeep.stop();
-        if let Some(following) = following {
-            // It only looks.
-            following.abort();
+        let pipelines: Vec<_> = plans.into_iter().map(parts).collect();
+        for (watched, _) in pipelines.iter().flat_map(|(_, parts)| parts) {
+            telemetry.watch(watched);
         }
-        if let Some(mut upkeep) = upkeep
-            && tokio::time::timeout(UPKEEP_GRACE, &mut upkeep).await.is_err()
-        {
-            // What it has under way is one transaction, which happens or not.
-            upkeep.abort();
-        }
+        let outcomes = run_side_by_side(pipelines).await;
+        stop_beside.stop();
+        let rest = async { while tasks.join_next().await.is_some() {} };
+        // What then still is under way is one transaction, which happens or not.
+        drop(tokio::time::timeout(BESIDE_GRACE, rest).await);
         outcomes
     }
 }
@@ -248,31 +251,35 @@ impl Plan {
         hint: &Hint,
         pauses: PauseWatch,
         shutdown: &Shutdown,
-    ) -> Vec<Part> {
+    ) -> Vec<WatchedPart> {
         let shutdown = shutdown.clone();
         match self {
             Self::Connected(pipeline) => {
-                vec![async move { Ok(pipeline.run(shutdown).await?) }.boxed()]
+                let watched = Watched::new(pipeline.name(), 0, pipeline.counters());
+                watched.runs(pipeline.status());
+                vec![(watched.into(), async move { Ok(pipeline.run(shutdown).await?) }.boxed())]
             }
             Self::Configured(configured) => {
                 let (source, config) = *configured;
                 log_start(&source, &config, relay);
                 let shards = ShardPlan::all(&source, &config, relay, hint, &pauses).into_iter();
-                shards.map(|shard| shard.run(shutdown.clone()).boxed()).collect()
+                let part =
+                    |shard: ShardPlan| (shard.watched.clone(), shard.run(shutdown.clone()).boxed());
+                shards.map(part).collect()
             }
         }
     }
 }
 
 /// Runs the parts of pipelines until each has ended.
-async fn run_side_by_side(pipelines: Vec<(String, Vec<Part>)>) -> Vec<Outcome> {
+async fn run_side_by_side(pipelines: Vec<(String, Vec<WatchedPart>)>) -> Vec<Outcome> {
     let mut tasks = JoinSet::new();
-    let mut indexes: HashMap<Id, usize> = HashMap::new();
+    let mut parts_by_task: HashMap<Id, (usize, Arc<Watched>)> = HashMap::new();
     let mut outcomes: Vec<Outcome> = Vec::new();
     for (index, (name, parts)) in pipelines.into_iter().enumerate() {
         outcomes.push(Outcome { name, result: Ok(Totals::default()) });
-        for part in parts {
-            indexes.insert(tasks.spawn(part).id(), index);
+        for (watched, part) in parts {
+            parts_by_task.insert(tasks.spawn(part).id(), (index, watched));
         }
     }
     while let Some(ended) = tasks.join_next_with_id().await {
@@ -280,8 +287,10 @@ async fn run_side_by_side(pipelines: Vec<(String, Vec<Part>)>) -> Vec<Outcome> {
             Ok((id, result)) => (id, result),
             Err(panic) => (panic.id(), Err(RelayError::Panicked)),
         };
+        let (index, watched) = &parts_by_task[&id];
+        watched.ended(&result);
         // The last failure is in the caller's hands at once: once is enough.
-        outcomes[indexes[&id]].add(result, tasks.is_empty());
+        outcomes[*index].add(result, tasks.is_empty());
     }
     outcomes
 }
@@ -323,15 +332,6 @@ fn log_start(source: &SourceConfig, config: &PipelineConfig, relay: &str) {
         relay,
         "starting"
     );
-}
-
-fn cannot_listen(plans: &[Plan], address: SocketAddr, error: io::Error) -> Vec<Outcome> {
-    let source = Arc::new(error);
-    let outcome = |plan: &Plan| {
-        let error = RelayError::Hint { address, source: source.clone() };
-        Outcome { name: plan.name(), result: Err(error) }
-    };
-    plans.iter().map(outcome).collect()
 }
 
 /// A name that no other relay has, and that tells an operator where to look.

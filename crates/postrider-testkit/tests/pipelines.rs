@@ -52,7 +52,7 @@ fn main() -> ExitCode {
     suites::run(all)
 }
 
-/// Every kind of outbox, joined to a broker.
+/// Every way of reading PostgreSQL, and SQLite, joined to a broker.
 #[cfg(any(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis"))]
 fn to_broker(
     target: &suites::Backend<suites::sink::Subject, suites::sink::TargetCapabilities>,
@@ -67,7 +67,7 @@ fn to_broker(
         outboxes.extend(readings.map(backend));
     }
     #[cfg(feature = "sqlite")]
-    outboxes.extend(postrider_relay::sources::Progress::ALL.map(sources::sqlite::backend));
+    outboxes.push(sources::sqlite::backend(postrider_relay::sources::Progress::Mark));
     let route = |outbox| trials(pipeline::cases(), pipeline::backend(outbox, target.clone()));
     outboxes.into_iter().flat_map(route).collect()
 }

@@ -31,7 +31,7 @@ const SERVICES: &[&dyn Service] = &[
 
 /// What tests, the build and the examples in other languages need besides: a program or another
 /// file, and Debian's package.
-const NEEDED: [(&str, &str); 9] = [
+const NEEDED: [(&str, &str); 10] = [
     ("/usr/include/openssl/ssl.h", "libssl-dev"),
     ("go", "golang-go"),
     ("java", "default-jdk-headless"),
@@ -40,6 +40,8 @@ const NEEDED: [(&str, &str); 9] = [
     ("node", "nodejs"),
     ("npm", "npm"),
     ("pkg-config", "pkg-config"),
+    // The tests of alerts need this program of it, and never its server.
+    ("promtool", "prometheus"),
     ("python3", "python3-venv"),
 ];
 

@@ -155,20 +155,6 @@ pub(crate) async fn resume(args: &ResumeArgs, output: Output) -> Result<(), CliE
     Ok(())
 }
 
-/// What the status says about a pipeline that is stopped.
-pub(crate) fn told(pipeline: &str, pause: &Pause, flags: &str) -> String {
-    let reason = pause.reason.as_deref().map(|it| format!(" ({})", plain(it))).unwrap_or_default();
-    let only = match &pause.pipeline {
-        Some(name) => format!(" --pipeline {}", plain(name)),
-        None => String::new(),
-    };
-    format!(
-        "{} is paused since {}{reason}; let it go on: postrider resume{only} {flags}",
-        plain(pipeline),
-        rfc3339(pause.since)
-    )
-}
-
 fn text(pipeline: Option<&str>, key: Option<&Key>) -> String {
     let pipeline = match pipeline {
         Some(name) => format!("the pipeline {}", plain(name)),

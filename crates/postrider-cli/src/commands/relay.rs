@@ -11,6 +11,7 @@ use crate::error::{CliError, Code};
 use crate::outbox::{self, Outbox};
 use crate::output::Output;
 use crate::signals::stop_on_signal;
+use crate::systemd;
 
 /// What `postrider init` writes.
 const CONFIG_FILE: &str = "postrider.toml";
@@ -19,7 +20,7 @@ const CONFIG_FILE: &str = "postrider.toml";
 #[derive(Args, Debug)]
 pub(crate) struct RelayArgs {
     /// The configuration file
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["from", "to", "mode", "progress", "table", "topic", "format", "allow_private"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["from", "to", "mode", "progress", "table", "topic", "format", "allow_private", "listen"])]
     config: Option<PathBuf>,
     /// The database with the outbox, such as postgres://user@host/database or sqlite:app.db [env:
     /// POSTRIDER_SOURCE__URL]
@@ -48,6 +49,9 @@ pub(crate) struct RelayArgs {
     /// Let HTTP go to private and loopback addresses
     #[arg(long)]
     allow_private: bool,
+    /// Serve /metrics, /livez and /readyz, for example at 127.0.0.1:8787
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<String>,
     /// End once nothing is pending
     #[arg(long)]
     drain: bool,
@@ -82,7 +86,14 @@ pub(crate) async fn run(args: &RelayArgs, output: Output) -> Result<(), CliError
     // What a sink writes to stdout must not be mixed with anything else.
     let stdout_is_free = !config.pipelines.iter().any(|pipeline| pipeline.writes_to_stdout());
     let shutdown = stop_on_signal()?;
-    let outcomes = Relay::new(config).run(shutdown.clone()).await;
+    let relay = Relay::new(config);
+    let telling = systemd::tell(relay.telemetry(), shutdown.clone());
+    let outcomes = tokio::select! {
+        // Whoever is told of a stop hears of it before the relay is gone.
+        biased;
+        never = telling => match never {},
+        outcomes = relay.run(shutdown.clone()) => outcomes,
+    };
 
     if output.is_json() && stdout_is_free {
         output.object(&to_object(&outcomes))?;
@@ -130,6 +141,7 @@ fn read_config(args: &RelayArgs) -> Result<Config, CliError> {
         topic: args.topic.clone(),
         format: args.format.clone(),
         allow_private: args.allow_private,
+        listen: args.listen.clone(),
     };
     Config::from_flags(&flags, &outbox::environment(&flags)?).map_err(CliError::problems)
 }

@@ -107,9 +107,8 @@ fn damage_is_found() {
     fixture.database().execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
     let mut bytes = fs::read(&path).unwrap();
     let (page, pages) = (4096, bytes.len() / 4096);
-    for at in (pages / 2) * page..(pages / 2 + 2) * page {
-        bytes[at] ^= 0x5a;
-    }
+    let middle = (pages / 2) * page..(pages / 2 + 2) * page;
+    bytes[middle].iter_mut().for_each(|byte| *byte ^= 0x5a);
     fs::write(&path, bytes).unwrap();
     let found = doctor(&fixture, &FROM);
     found.is("integrity", "fail");

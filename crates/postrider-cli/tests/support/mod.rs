@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "it is all test code")]
 
+pub(crate) mod http;
 pub(crate) mod postgres;
 
 use std::fs;
@@ -138,7 +139,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    fn new(mut child: Child) -> Self {
+    pub(crate) fn new(mut child: Child) -> Self {
         let stderr = Arc::new(Mutex::new(String::new()));
         let (pipe, collected) = (child.stderr.take().unwrap(), stderr.clone());
         std::thread::spawn(move || {

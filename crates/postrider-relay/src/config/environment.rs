@@ -1,7 +1,7 @@
 //! Environment variables: what references name, and what overrides the file.
 //!
 //! `POSTRIDER_SOURCE__URL` overrides `url` of `[source]`, `POSTRIDER_PRUNE__KEEP` overrides
-//! `keep` of `[prune]`, and `POSTRIDER_PIPELINE__ORDERS__SINK__URL` overrides `url` of the sink
+//! `keep` of `[prune]`, `POSTRIDER_HTTP__LISTEN` overrides `listen` of `[http]`, and `POSTRIDER_PIPELINE__ORDERS__SINK__URL` overrides `url` of the sink
 //! of the pipeline `orders`; `-` and `.` in a pipeline's name become `_`.
 
 use std::collections::BTreeMap;
@@ -12,6 +12,8 @@ use crate::suggestion::nearest;
 
 const PREFIX: &str = "POSTRIDER_";
 
+/// The keys of `[http]`.
+const HTTP_KEYS: [&str; 1] = ["LISTEN"];
 /// The keys of `[prune]`.
 const PRUNE_KEYS: [&str; 3] = ["ARCHIVE", "EVERY", "KEEP"];
 /// The keys of `[source]`, besides the names of columns.
@@ -82,6 +84,8 @@ pub(super) fn override_values(env: &Environment, root: &mut Table, report: &Repo
             SOURCE_KEYS.contains(&key) && set(root, &format!("SOURCE__{key}"), value, &origin)
         } else if let Some(key) = rest.strip_prefix("PRUNE__") {
             PRUNE_KEYS.contains(&key) && set(root, &format!("PRUNE__{key}"), value, &origin)
+        } else if let Some(key) = rest.strip_prefix("HTTP__") {
+            HTTP_KEYS.contains(&key) && set(root, &format!("HTTP__{key}"), value, &origin)
         } else if let Some(path) = rest.strip_prefix("PIPELINE__") {
             override_pipelines(root, path, value, &origin, report)
         } else {
@@ -165,7 +169,8 @@ fn set(table: &mut Table, path: &str, value: &str, origin: &Origin) -> bool {
 fn known_names(root: &mut Table) -> Vec<String> {
     let source = SOURCE_KEYS.iter().map(|key| format!("{PREFIX}SOURCE__{key}"));
     let prune = PRUNE_KEYS.iter().map(|key| format!("{PREFIX}PRUNE__{key}"));
-    let mut names: Vec<String> = source.chain(prune).collect();
+    let http = HTTP_KEYS.iter().map(|key| format!("{PREFIX}HTTP__{key}"));
+    let mut names: Vec<String> = source.chain(prune).chain(http).collect();
     for pipeline in pipelines_mut(root) {
         if let Some(name) = variable_name(pipeline) {
             let keys = PIPELINE_KEYS.iter();

@@ -23,6 +23,8 @@ pub struct Flags {
     pub format: Option<String>,
     /// `--allow-private`.
     pub allow_private: bool,
+    /// `--listen`: where machines are answered.
+    pub listen: Option<String>,
 }
 
 impl Flags {
@@ -44,6 +46,11 @@ impl Flags {
         let mut root = self.source_tree();
         let pipelines = vec![node(Value::Table(pipeline), "--to")];
         root.set("pipeline", node(Value::Array(pipelines), "--to"));
+        if self.listen.is_some() {
+            let mut http = Table::default();
+            set(&mut http, "listen", "--listen", &self.listen);
+            root.set("http", node(Value::Table(http), "--listen"));
+        }
         root
     }
 

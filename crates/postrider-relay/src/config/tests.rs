@@ -157,7 +157,8 @@ archive = ""
 partitions = 3
 
 [http]
-listen = "127.0.0.1:80"
+listen = "localhost"
+port = 8787
 "#;
     assert_problems(
         text,
@@ -218,8 +219,10 @@ listen = "127.0.0.1:80"
             "  fix: name a folder, or remove the key",
             "p.toml:37:1: unknown key `partitions` in [prune]",
             "  fix: remove it; [prune] has archive, every, keep",
-            "p.toml:39:1: [http] is not available in this version",
-            "  fix: remove the section",
+            "p.toml:40:10: `listen` cannot be \"localhost\"",
+            "  fix: write an IP address of this host and a port: \"127.0.0.1:8787\"",
+            "p.toml:41:1: unknown key `port` in [http]",
+            "  fix: remove it; [http] has listen",
         ],
     );
 }
@@ -550,6 +553,7 @@ fn variables_override_the_file() {
         ("POSTRIDER_SOURCE__TABLE", "events"),
         ("POSTRIDER_SOURCE__HINT", "[::1]:8788"),
         ("POSTRIDER_PRUNE__KEEP", "1h"),
+        ("POSTRIDER_HTTP__LISTEN", "[::1]:8787"),
         ("POSTRIDER_PIPELINE__ORDERS__PROGRESS", "delete"),
         ("POSTRIDER_PIPELINE__ORDERS__SINK__URL", "http://127.0.0.1:1/"),
         ("POSTRIDER_PIPELINE__ORDERS__SINK__ALLOW_PRIVATE", "true"),
@@ -564,6 +568,7 @@ fn variables_override_the_file() {
     assert_eq!(config.source.table.as_str(), "events");
     assert_eq!(config.source.hint, Some("[::1]:8788".parse().unwrap()));
     assert_eq!(config.prune.unwrap().keep, Duration::from_secs(3600));
+    assert_eq!(config.http.unwrap().listen, "[::1]:8787".parse().unwrap());
     let pipeline = &config.pipelines[0];
     assert_eq!(pipeline.progress, Progress::Delete);
     assert_eq!(pipeline.sink_url.expose(), "http://127.0.0.1:1/");
@@ -620,6 +625,7 @@ fn flags_make_one_pipeline_and_win_over_variables() {
         to: Some("http://127.0.0.1:1/".into()),
         progress: Some("delete".into()),
         allow_private: true,
+        listen: Some("127.0.0.1:0".into()),
         ..Flags::default()
     };
     let env = [
@@ -627,6 +633,7 @@ fn flags_make_one_pipeline_and_win_over_variables() {
         ("POSTRIDER_SOURCE__TABLE", "events"),
         ("POSTRIDER_PIPELINE__DEFAULT__PROGRESS", "cursor"),
         ("POSTRIDER_PIPELINE__DEFAULT__ON_DEAD", "skip"),
+        ("POSTRIDER_HTTP__LISTEN", "127.0.0.1:8787"),
     ];
     let env: Environment = env.into_iter().collect();
     let config = Config::from_flags(&flags, &env).unwrap_or_else(|problems| panic!("{problems}"));
@@ -636,6 +643,7 @@ fn flags_make_one_pipeline_and_win_over_variables() {
     assert_eq!(config.pipelines[0].name, PIPELINE_DEFAULT);
     assert_eq!(config.pipelines[0].progress, Progress::Delete);
     assert_eq!(config.pipelines[0].options.on_dead, OnDead::Skip);
+    assert_eq!(config.http.unwrap().listen.to_string(), "127.0.0.1:0");
 
     let wrong = Flags { mode: Some("cdx".into()), to: Some("foo://x".into()), ..flags };
     let problems = Config::from_flags(&wrong, &Environment::default()).unwrap_err();

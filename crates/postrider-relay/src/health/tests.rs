@@ -27,6 +27,7 @@ fn green() -> PipelineStatus {
             expires_in: seconds(9),
         }],
         slot: None,
+        paused: None,
     }
 }
 

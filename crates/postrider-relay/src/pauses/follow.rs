@@ -22,7 +22,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const TOLD_AFTER: u32 = 4;
 
 /// What is stopped, as far as is known; `None` before the first look.
-type Known = Option<Arc<[Pause]>>;
+pub(crate) type Known = Option<Arc<[Pause]>>;
 
 /// Looks at what is stopped, for as long as a relay runs. While it cannot be looked at, what was
 /// known before holds.

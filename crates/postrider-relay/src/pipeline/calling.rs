@@ -23,6 +23,14 @@ const SOURCE_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duratio
 
 pub(super) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
+/// A call of the sink that has come to its end.
+pub(super) struct Published {
+    pub(super) call: Call<Message>,
+    /// One for each message.
+    pub(super) results: Vec<Result<(), SinkError>>,
+    pub(super) took: Duration,
+}
+
 /// Whether nothing may be sent under this lease any more.
 pub(super) fn is_over(lease: Lease) -> bool {
     lease.until.is_some_and(|until| Instant::now() >= until)
@@ -39,24 +47,34 @@ pub(super) async fn lease_end(source: &dyn Source) {
     std::future::pending().await
 }
 
+/// Finds out whether publishing can work, never longer than allowed.
+pub(super) async fn check(sink: &dyn Sink, longest: Duration) -> Result<Vec<String>, SinkError> {
+    timeout(longest, sink.check()).await.unwrap_or_else(|_| {
+        Err(SinkError::new(FailureKind::Unavailable, "no answer to the check in time"))
+    })
+}
+
 /// Calls the sink; whatever happens, there is an answer for every message.
 pub(super) async fn publish(
     source: &dyn Source,
     sink: &dyn Sink,
     call: Call<Message>,
     longest: Duration,
-) -> (Call<Message>, Vec<Result<(), SinkError>>) {
+) -> Published {
     // Looked at when the call begins: the process may have stood still since it was decided on.
     let lease = source.lease();
     if is_over(lease) {
         let error = SinkError::new(FailureKind::Unavailable, "not sent: the lease has run out");
         let results = vec![Err(error); call.messages.len()];
-        return (call, results);
+        return Published { call, results, took: Duration::ZERO };
     }
     sink.allow_until(lease.until);
+    let begun = Instant::now();
     let publishing = AssertUnwindSafe(sink.publish(&call.messages)).catch_unwind();
     let problem = match timeout(longest, publishing).await {
-        Ok(Ok(results)) if results.len() == call.messages.len() => return (call, results),
+        Ok(Ok(results)) if results.len() == call.messages.len() => {
+            return Published { call, results, took: begun.elapsed() };
+        }
         Ok(Ok(results)) => {
             let (given, wanted) = (results.len(), call.messages.len());
             format!("the sink answered for {given} of {wanted} messages; this is a bug in the sink")
@@ -66,7 +84,7 @@ pub(super) async fn publish(
     };
     let error = SinkError::new(FailureKind::Failed, problem);
     let results = vec![Err(error); call.messages.len()];
-    (call, results)
+    Published { call, results, took: begun.elapsed() }
 }
 
 /// Calls a source until it is available.

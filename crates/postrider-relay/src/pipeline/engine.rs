@@ -93,8 +93,7 @@ impl<M> Engine<M> {
     /// How many events and bytes to read, if any.
     pub fn want(&self) -> Option<(usize, usize)> {
         let Window { events_max, bytes_max } = self.policy.window;
-        let held = self.lanes.len() + self.unsettled();
-        let events = events_max.saturating_sub(held);
+        let events = events_max.saturating_sub(self.held());
         let bytes = bytes_max.saturating_sub(self.bytes);
         let enough = events >= events_max.div_ceil(READ_PART) && bytes >= bytes_max / READ_PART;
         let needed = self.breaker.is_closed() || self.lanes.len() < PROBES_MAX;
@@ -353,6 +352,16 @@ impl<M> Engine<M> {
         } else {
             Progress::Outage
         }
+    }
+
+    /// Whether the sink as a whole is in trouble.
+    pub fn is_circuit_open(&self) -> bool {
+        !self.breaker.is_closed()
+    }
+
+    /// Number of events that were read and are not settled.
+    pub fn held(&self) -> usize {
+        self.lanes.len() + self.unsettled()
     }
 
     /// Number of blocked keys.

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{info, warn};
 
-use super::calling::{BoxFuture, is_over, lease_end, patiently, publish, wait};
+use super::calling::{BoxFuture, Published, check, is_over, lease_end, patiently, publish, wait};
 use super::care;
 use super::decision::random_jitter;
-use super::engine::{Call, Engine, Policy, Progress, SettlementBatch};
+use super::engine::{Engine, Policy, Progress, SettlementBatch};
 use super::intake::{hash, incoming};
 use super::log::Log;
 use super::{Options, PipelineError, State, Status, Totals};
@@ -19,6 +19,7 @@ use crate::pauses::{Pause, PauseWatch};
 use crate::shutdown::Shutdown;
 use crate::sink::{Message, Sink};
 use crate::source::{BatchLimit, Record, Settled, Source, SourceError, SourceErrorKind};
+use crate::telemetry::counters::Counters;
 
 /// How long a read waits for the first event.
 const READ_WAIT: Duration = Duration::from_secs(1);
@@ -26,6 +27,8 @@ const READ_WAIT: Duration = Duration::from_secs(1);
 const READ_WAIT_DRAIN: Duration = Duration::from_millis(50);
 /// How often the status is looked at when nothing else happens.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often a sink is checked that was not there at the start, until it is.
+const CHECK_EVERY: Duration = Duration::from_secs(5);
 /// How long settling may take after the grace time.
 const SETTLE_GRACE: Duration = Duration::from_secs(2);
 
@@ -39,6 +42,7 @@ pub(super) struct Run<'a> {
     /// An operator has stopped the pipeline.
     pause: Option<Pause>,
     status: &'a watch::Sender<Status>,
+    counters: &'a Counters,
     engine: Engine<Message>,
     started: Instant,
     reading: Option<Reading<'a>>,
@@ -48,6 +52,9 @@ pub(super) struct Run<'a> {
     noting: Option<BoxFuture<'a, Result<(), SourceError>>>,
     /// On the way to learn whether anything is left.
     asking: Option<BoxFuture<'a, Result<bool, SourceError>>>,
+    /// On the way to learn whether the sink is there now, if it was not at the start.
+    checking: Option<BoxFuture<'a, Result<Vec<String>, SinkError>>>,
+    sink_away: bool,
     /// The last read found nothing.
     exhausted: bool,
     /// Another relay asked for the lease, and this is why the run stops.
@@ -81,7 +88,7 @@ impl Phase {
 }
 
 type Reading<'a> = BoxFuture<'a, Result<Vec<Record>, SourceError>>;
-type Publishing<'a> = BoxFuture<'a, (Call<Message>, Vec<Result<(), SinkError>>)>;
+type Publishing<'a> = BoxFuture<'a, Published>;
 type Settling<'a> = BoxFuture<'a, Result<(SettlementBatch, Settled), SourceError>>;
 
 impl<'a> Run<'a> {
@@ -92,7 +99,7 @@ impl<'a> Run<'a> {
         sink: &'a dyn Sink,
         options: &'a Options,
         pauses: PauseWatch,
-        status: &'a watch::Sender<Status>,
+        (status, counters): (&'a watch::Sender<Status>, &'a Counters),
         mut shutdown: Shutdown,
     ) -> Result<Totals, PipelineError> {
         let resume = tokio::select! {
@@ -104,13 +111,13 @@ impl<'a> Run<'a> {
             let crashes = resume.crashes;
             warn!(pipeline = name, crashes, "the last starts ended badly; one event at a time");
         }
-        let check = tokio::select! {
-            check = timeout(options.publish_timeout, sink.check()) => check.unwrap_or_else(|_| {
-                Err(SinkError::new(FailureKind::Unavailable, "no answer to the check in time"))
-            }),
+        let checked = tokio::select! {
+            checked = check(sink, options.publish_timeout) => checked,
             () = shutdown.requested() => return Ok(Totals::default()),
         };
-        match check {
+        let sink_away = checked.is_err();
+        let trouble = checked.as_ref().err().map(ToString::to_string);
+        match checked {
             Err(error) if error.kind == FailureKind::Misconfigured => {
                 return Err(PipelineError::Sink(error));
             }
@@ -130,6 +137,7 @@ impl<'a> Run<'a> {
             pauses,
             pause: None,
             status,
+            counters,
             engine: Engine::new(policy(sink, options), blocked, resume.crashes),
             started: Instant::now(),
             reading: None,
@@ -137,10 +145,12 @@ impl<'a> Run<'a> {
             settling: None,
             noting: None,
             asking: None,
+            checking: None,
+            sink_away,
             exhausted: false,
             handing_over: false,
             totals: Totals::default(),
-            trouble: None,
+            trouble,
             log: Log::new(name),
         };
         run.look_at_pauses();
@@ -186,11 +196,12 @@ impl<'a> Run<'a> {
             let wake_at = wake_at.into_iter().flatten().fold(now + LOOK_EVERY, Instant::min);
             tokio::select! {
                 batch = wait(&mut self.reading) => self.read(batch)?,
-                Some((call, results)) = self.calls.next() => self.published(call, results),
+                Some(published) = self.calls.next() => self.published(published),
                 settled = wait(&mut self.settling) => self.settled(settled)?,
                 noted = wait(&mut self.noting) => self.noted(noted)?,
                 pending = wait(&mut self.asking) => self.asked(pending)?,
                 () = self.pauses.changed() => self.look_at_pauses(),
+                checked = wait(&mut self.checking) => self.checked(checked),
                 () = sleep_until(wake_at) => {}
                 () = shutdown.requested(), if !self.engine.is_stopping() => {
                     info!(pipeline = self.name, "stopping");
@@ -280,6 +291,13 @@ impl<'a> Run<'a> {
         if self.engine.take_survived() {
             self.noting = Some(source.survived());
         }
+        if self.sink_away && self.checking.is_none() {
+            let (sink, longest) = (self.sink, self.options.publish_timeout);
+            self.checking = Some(Box::pin(async move {
+                sleep(CHECK_EVERY).await;
+                check(sink, longest).await
+            }));
+        }
         if self.may_be_drained() && self.asking.is_none() {
             self.asking = Some(source.pending());
         }
@@ -329,7 +347,27 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    fn published(&mut self, call: Call<Message>, results: Vec<Result<(), SinkError>>) {
+    fn checked(&mut self, checked: Result<Vec<String>, SinkError>) {
+        self.checking = None;
+        // What else is wrong with it is found out by publishing.
+        if self.sink_away && checked.is_ok() {
+            self.found_sink();
+            self.trouble = None;
+        }
+    }
+
+    fn found_sink(&mut self) {
+        info!(pipeline = self.name, "the sink is there");
+        self.sink_away = false;
+        self.checking = None;
+    }
+
+    fn published(&mut self, published: Published) {
+        let Published { call, results, took } = published;
+        self.counters.answered(&call.messages, &results, took);
+        if self.sink_away && results.iter().any(Result::is_ok) {
+            self.found_sink();
+        }
         let mut failures = call.messages.iter().zip(&results);
         let failure =
             failures.find_map(|(message, result)| Some((message, result.as_ref().err()?)));
@@ -346,7 +384,10 @@ impl<'a> Run<'a> {
     ) -> Result<(), PipelineError> {
         self.settling = None;
         let (batch, settled) = settled?;
-        self.totals.count(&batch.settlements);
+        let mut more = Totals::default();
+        more.count(&batch.settlements);
+        self.totals += more;
+        self.counters.settled(more);
         self.log.parked(&batch.settlements);
         self.engine.settled(batch, settled.unblocked.iter().map(hash));
         Ok(())
@@ -360,12 +401,16 @@ impl<'a> Run<'a> {
             false => self.engine.progress(self.started.elapsed(), self.options.stall_after),
         };
         let state = if stopping { State::Stopping } else { State::Running(progress) };
+        let circuit_open = self.engine.is_circuit_open();
+        self.counters.turned(self.engine.held(), circuit_open);
         self.status.send_modify(|status| {
             status.state = state;
             status.paused = paused;
             status.totals = self.totals;
             status.blocked_keys = self.engine.blocked_keys();
             status.trouble.clone_from(&self.trouble);
+            status.circuit_open = circuit_open;
+            status.sink_away = self.sink_away;
         });
         self.log.progress(progress, self.trouble.as_deref());
     }

@@ -18,15 +18,20 @@ pub struct Status {
     pub blocked_keys: usize,
     /// The last trouble with the sink, until it is over.
     pub trouble: Option<String>,
+    /// The breaker is not closed: the sink as a whole is in trouble.
+    pub circuit_open: bool,
+    /// The sink could not be reached at the start, and not since.
+    pub sink_away: bool,
     /// Why the source is not available, until it is.
     pub source_trouble: Option<String>,
 }
 
 impl Status {
-    /// Whether a readiness check should pass: the pipeline runs, its source is there, and it
-    /// makes progress.
+    /// Whether a readiness check should pass: the pipeline runs, its source and its sink are
+    /// there, and it makes progress.
     pub fn is_ready(&self) -> bool {
         self.source_trouble.is_none()
+            && !self.sink_away
             && matches!(self.state, State::Running(Progress::Idle | Progress::Moving))
     }
 }

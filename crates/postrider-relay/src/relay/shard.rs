@@ -20,12 +20,16 @@ use crate::pipeline::{Pipeline, PipelineError, Totals, Window};
 use crate::shutdown::Shutdown;
 use crate::source::{SourceError, SourceErrorKind};
 use crate::sources::{Shard, SourceSpec};
+use crate::telemetry::watched::{Stage, Watched};
 
 /// First and longest pause before a connection is tried again.
 const CONNECT_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 /// The longest pause after a lease was handed over. Half of it is the shortest, and no less than
 /// the longest pause between two tries of the relay that asked for it: so that one comes first.
 const HANDED_OVER_PAUSE: Duration = CONNECT_PAUSES.1.saturating_mul(2);
+/// The two ends of a pipeline, as the log names them.
+const SINK: &str = "sink";
+const SOURCE: &str = "source";
 /// A shard's part of the window holds at least so much, if the window does.
 const WINDOW_MIN: Window = Window { events_max: 256, bytes_max: 256 * 1024 };
 
@@ -39,6 +43,7 @@ pub(super) struct ShardPlan {
     pauses: PauseWatch,
     /// It was said that the pipeline stands by: once for all of its shards is enough.
     told: Arc<AtomicBool>,
+    pub(super) watched: Arc<Watched>,
 }
 
 impl ShardPlan {
@@ -76,25 +81,29 @@ impl ShardPlan {
                 _ => format!("{}/{index}", config.name),
             };
             config.sink.pipeline.name.clone_from(&label);
-            Self { label, spec, config, pauses: pauses.clone(), told: told.clone() }
+            let watched = Arc::new(Watched::new(&config.name, index, Arc::default()));
+            Self { label, spec, config, pauses: pauses.clone(), told: told.clone(), watched }
         };
         (0..of).map(plan).collect()
     }
 
     /// Runs the shard until a stop or a failure for good.
     pub(super) async fn run(self, shutdown: Shutdown) -> Result<Totals, RelayError> {
-        stand_by(&self.label, || self.connect(), shutdown).await
+        stand_by(&self.label, &self.watched, || self.connect(), shutdown).await
     }
 
     /// Opens sink and source, for as long as it takes. Dropping the future gives up.
     async fn connect(&self) -> Result<Pipeline, RelayError> {
         // The sink first: whoever waits for a sink must not hold the outbox.
-        let sink = patiently(&self.label, "sink", &self.told, || self.config.sink.connect()).await;
+        let Self { label, told, watched, .. } = self;
+        let sink = patiently(label, SINK, told, watched, || self.config.sink.connect()).await;
         let sink = sink.map_err(RelayError::Sink)?;
-        let source = patiently(&self.label, "source", &self.told, || self.spec.connect()).await;
+        watched.has_sink();
+        let source = patiently(label, SOURCE, told, watched, || self.spec.connect()).await;
         let source = source.map_err(RelayError::Source)?;
         let pipeline = Pipeline::new(&self.label, source, sink, self.config.options.clone());
-        Ok(pipeline.with_pauses(self.pauses.clone()))
+        let pipeline = pipeline.with_pauses(self.pauses.clone());
+        Ok(pipeline.counted_by(self.watched.counters.clone()))
     }
 }
 
@@ -112,6 +121,7 @@ fn part_of(window: Window, shards: u32) -> Window {
 /// Answers what became of the events of all its runs.
 pub(super) async fn stand_by<F>(
     pipeline: &str,
+    watched: &Watched,
     connect: impl Fn() -> F,
     mut shutdown: Shutdown,
 ) -> Result<Totals, RelayError>
@@ -126,16 +136,20 @@ where
             connected = connect() => connected?,
         };
         let status = connected.status();
+        watched.runs(connected.status());
         let result = connected.run(shutdown.clone()).await;
         totals += status.borrow().totals;
         let pause = match result {
             Err(PipelineError::HandedOver) => {
                 info!(pipeline, "handed over to another relay; standing by");
+                watched.set(Stage::StandingBy);
                 backoff(HANDED_OVER_PAUSE, HANDED_OVER_PAUSE, 0, random_jitter())
             }
             // At a stop it is the end: what could not be settled will be published again.
             Err(PipelineError::LeaseLost(error)) if !shutdown.is_requested() => {
-                warn!(pipeline, error = error.details(), "the pipeline starts anew");
+                let why = error.details();
+                warn!(pipeline, error = why, "the pipeline starts anew");
+                watched.set(Stage::Connecting { to_sink: false, why: Some(why) });
                 backoff(CONNECT_PAUSES.0, CONNECT_PAUSES.0, 0, random_jitter())
             }
             Err(error) => return Err(error.into()),
@@ -195,6 +209,7 @@ async fn patiently<T, E: Passing, F: Future<Output = Result<T, E>>>(
     pipeline: &str,
     end: &str,
     told: &AtomicBool,
+    watched: &Watched,
     connect: impl Fn() -> F,
 ) -> Result<T, E> {
     let mut failures = 0;
@@ -210,12 +225,16 @@ async fn patiently<T, E: Passing, F: Future<Output = Result<T, E>>>(
             Err(error) if error.passes() => {
                 let message = error.details();
                 match news(error.is_held(), &message, &mut reason, told) {
-                    Some(News::StandsBy) => info!(pipeline, reason = message, "standing by"),
+                    Some(News::StandsBy) => info!(pipeline, reason = %message, "standing by"),
                     Some(News::Waits) => {
-                        warn!(pipeline, end, error = message, "waiting until it is available");
+                        warn!(pipeline, end, error = %message, "waiting until it is available");
                     }
                     None => {}
                 }
+                watched.set(match error.is_held() {
+                    true => Stage::StandingBy,
+                    false => Stage::Connecting { to_sink: end == SINK, why: Some(message) },
+                });
                 // Many relays that wait for one database must not come at the same moment.
                 let (initial, max) = CONNECT_PAUSES;
                 sleep(backoff(initial, max, failures, random_jitter())).await;
@@ -265,12 +284,13 @@ mod tests {
         };
         let started = tokio::time::Instant::now();
         let told = AtomicBool::new(false);
-        patiently("p", "source", &told, connect).await.unwrap();
+        let watched = Watched::new("p", 0, Arc::default());
+        patiently("p", SOURCE, &told, &watched, connect).await.unwrap();
         assert_eq!(tries.load(Relaxed), 101);
         let (_, longest) = CONNECT_PAUSES;
         assert!(started.elapsed() > longest * 40, "{:?}", started.elapsed());
         assert!(started.elapsed() < longest * 100, "{:?}", started.elapsed());
-        let error = patiently("p", "source", &told, connect).await.unwrap_err();
+        let error = patiently("p", SOURCE, &told, &watched, connect).await.unwrap_err();
         assert_eq!((error.kind, tries.load(Relaxed)), (SourceErrorKind::Unsafe, 102));
     }
 

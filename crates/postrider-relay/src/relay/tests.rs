@@ -21,6 +21,7 @@ use crate::sinks::MemorySink;
 use crate::source::SourceErrorKind;
 use crate::sources::Shard;
 use crate::sources::memory::MemoryOutbox;
+use crate::telemetry::watched::Stage;
 
 fn pipeline(name: &str, outbox: &MemoryOutbox, sink: impl Sink + 'static) -> Pipeline {
     let options = Options { drain: true, ..Options::default() };
@@ -125,7 +126,8 @@ impl Standing {
         let standing = Arc::clone(self);
         let part = async move {
             let connect = || async { Ok(standing.connect()) };
-            stand_by("p", connect, stopped).await
+            let watched = Watched::new("p", 0, Arc::default());
+            stand_by("p", &watched, connect, stopped).await
         };
         (stop, part.boxed())
     }
@@ -211,7 +213,8 @@ async fn a_drain_goes_on_once_the_lease_is_had_again() {
             }
         })
     };
-    assert_eq!(stand_by("p", connect, stopped).await.unwrap().delivered, 2);
+    let watched = Watched::new("p", 0, Arc::default());
+    assert_eq!(stand_by("p", &watched, connect, stopped).await.unwrap().delivered, 2);
     assert!(lease.is_closed());
 }
 
@@ -225,7 +228,8 @@ async fn a_lease_that_is_lost_at_a_stop_is_told() {
             let (source, sink) = (leased.connect(&outbox), Box::new(held.clone()));
             Ok(Pipeline::new("p", source, sink, Options::default()))
         };
-        stand_by("p", connect, stopped).await
+        let watched = Watched::new("p", 0, Arc::default());
+        stand_by("p", &watched, connect, stopped).await
     });
     sink.begun(1).await;
     stop.stop();
@@ -267,7 +271,14 @@ async fn shards_run_side_by_side_and_are_one_outcome() {
         ),
         ("panicked".to_owned(), vec![async { panic!("a bug") }.boxed()]),
     ];
-    let mut running = tokio::spawn(run_side_by_side(pipelines));
+    let (mut parts, mut shards) = (Vec::new(), Vec::new());
+    for (name, unwatched) in pipelines {
+        let watched = || Arc::new(Watched::new(&name, 0, Arc::default()));
+        let watched: Vec<_> = unwatched.into_iter().map(|part| (watched(), part)).collect();
+        shards.extend(watched.iter().map(|(watched, _)| watched.clone()));
+        parts.push((name, watched));
+    }
+    let mut running = tokio::spawn(run_side_by_side(parts));
     let ended = timeout(Duration::from_millis(50), &mut running).await;
     assert!(ended.is_err(), "the shards that did not fail go on");
     later.send_replace(true);
@@ -277,6 +288,9 @@ async fn shards_run_side_by_side_and_are_one_outcome() {
     let error = outcomes[1].result.as_ref().unwrap_err();
     assert_eq!(error.to_string(), "cannot open the outbox: first");
     assert!(matches!(outcomes[2].result, Err(RelayError::Panicked)));
+    let failed: Vec<bool> =
+        shards.iter().map(|shard| matches!(shard.stage(), Stage::Failed { .. })).collect();
+    assert_eq!(failed, [false, false, true, true, false, true]);
 }
 
 fn config(source: &str) -> Config {

@@ -91,7 +91,7 @@ async fn a_call_looks_at_the_lease_when_it_begins() {
     let call = engine.next_call(Duration::ZERO).unwrap();
     let publishing = publish(&*source, &sink, call, TTL);
     lease.until(Instant::now());
-    let (_, results) = publishing.await;
+    let Published { results, .. } = publishing.await;
     let error = results[0].as_ref().unwrap_err();
     assert_eq!((error.kind, sink.count()), (FailureKind::Unavailable, 0));
 }
@@ -238,4 +238,59 @@ async fn a_source_that_is_away_is_not_handed_over_for_ever() {
     sink.let_go();
     let message = running.lost().await;
     assert!(message.contains("hand it over"), "{message}");
+}
+
+/// Away until it is told to be there.
+struct AwaySink {
+    is_there: watch::Receiver<bool>,
+    sink: MemorySink,
+}
+
+#[async_trait::async_trait]
+impl Sink for AwaySink {
+    fn capabilities(&self) -> crate::sink::SinkCapabilities {
+        self.sink.capabilities()
+    }
+
+    async fn check(&self) -> Result<Vec<String>, SinkError> {
+        match *self.is_there.borrow() {
+            true => Ok(Vec::new()),
+            false => Err(SinkError::new(FailureKind::Unavailable, "refused")),
+        }
+    }
+
+    async fn publish(&self, messages: &[Message]) -> Vec<Result<(), SinkError>> {
+        self.sink.publish(messages).await
+    }
+
+    async fn close(self: Box<Self>) -> Result<(), SinkError> {
+        Ok(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sink_that_is_not_there_at_the_start_is_found_without_an_event() {
+    let (outbox, lease) = (MemoryOutbox::new(), LeaseHandle::new());
+    let (there, is_there) = watch::channel(false);
+    let sink = AwaySink { is_there, sink: MemorySink::new() };
+    let mut running = start(&lease, &outbox, sink, Options::default());
+    sleep(CHECK_EVERY * 3).await;
+    let status = running.status.borrow().clone();
+    assert!(status.sink_away && !status.is_ready(), "{status:?}");
+    assert_eq!(status.trouble.as_deref(), Some("refused"));
+    there.send_replace(true);
+    let found = running.status.wait_for(Status::is_ready).await.unwrap().clone();
+    assert_eq!((found.sink_away, found.trouble), (false, None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sink_that_takes_an_event_is_there() {
+    let (outbox, lease) = (MemoryOutbox::new(), LeaseHandle::new());
+    let (_there, is_there) = watch::channel(false);
+    let sink = AwaySink { is_there, sink: MemorySink::new() };
+    let mut running = start(&lease, &outbox, sink, Options::default());
+    running.status.wait_for(|status| status.sink_away).await.unwrap();
+    outbox.append([event("1")]);
+    running.status.wait_for(|status| status.totals.delivered == 1).await.unwrap();
+    assert!(running.status.borrow().is_ready());
 }

@@ -18,6 +18,7 @@ fn pipeline(name: &str, age_ms: u64, parked: u64) -> PipelineStatus {
         last_settled_at: None,
         leases: Vec::new(),
         slot: None,
+        paused: None,
     }
 }
 

@@ -17,6 +17,7 @@ pub(in super::super) fn status() -> OutboxStatus {
         last_settled_at: Some(SystemTime::UNIX_EPOCH),
         leases: Vec::new(),
         slot: None,
+        paused: None,
     };
     let pipelines = vec![orders, pipeline("audit")];
     OutboxStatus { database: "sqlite", table: "outbox".into(), written: Some(7), pipelines }
@@ -36,6 +37,7 @@ pub(in super::super) fn pipeline(name: &str) -> PipelineStatus {
         last_settled_at: None,
         leases: Vec::new(),
         slot: None,
+        paused: None,
     }
 }
 

@@ -1,0 +1,105 @@
+//! A plain HTTP client, and an endpoint that takes every event.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use super::{Running, wait_until};
+
+/// An answer.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    pub(crate) body: String,
+}
+
+impl Answer {
+    /// The value of a sample, by its name and labels as they are written.
+    pub(crate) fn sample(&self, series: &str) -> Option<f64> {
+        let value = self.body.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+        value.map(|value| value.parse().unwrap())
+    }
+
+    /// The body as JSON.
+    pub(crate) fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.body).unwrap()
+    }
+}
+
+/// Asks for a page.
+pub(crate) fn get(address: SocketAddr, path: &str) -> Answer {
+    request(address, "GET", path)
+}
+
+pub(crate) fn request(address: SocketAddr, method: &str, path: &str) -> Answer {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    write!(stream, "{method} {path} HTTP/1.1\r\nhost: {address}\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    Answer { status, head: head.to_lowercase(), body: body.to_owned() }
+}
+
+/// Where a relay says that it listens.
+pub(crate) fn address(relay: &Running) -> SocketAddr {
+    let mut address = None;
+    wait_until("the relay listens", || {
+        let log = relay.stderr();
+        let line = log.lines().find(|line| line.contains("serving /metrics"));
+        address = line.and_then(|line| {
+            let text = line.split_once("address=")?.1;
+            text.split_whitespace().next()?.parse().ok()
+        });
+        address.is_some()
+    });
+    address.unwrap()
+}
+
+/// Waits for a page to say something, and gives it back.
+#[track_caller]
+pub(crate) fn wait_for(
+    address: SocketAddr,
+    path: &str,
+    condition: impl Fn(&Answer) -> bool,
+) -> Answer {
+    let mut last = get(address, path);
+    wait_until(&format!("{path} changes; last: {last:?}"), || {
+        last = get(address, path);
+        condition(&last)
+    });
+    last
+}
+
+/// Answers every request at a listener with 204, until the test is over.
+pub(crate) fn accept_all(listener: TcpListener) {
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            std::thread::spawn(move || answer_all(stream));
+        }
+    });
+}
+
+fn answer_all(mut stream: TcpStream) -> Option<()> {
+    let mut reader = BufReader::new(stream.try_clone().ok()?);
+    loop {
+        let mut length = 0;
+        loop {
+            let mut line = String::new();
+            if reader.read_line(&mut line).ok()? == 0 {
+                return None;
+            }
+            let line = line.trim().to_lowercase();
+            if let Some(text) = line.strip_prefix("content-length:") {
+                length = text.trim().parse().ok()?;
+            }
+            if line.is_empty() {
+                break;
+            }
+        }
+        reader.read_exact(&mut vec![0; length]).ok()?;
+        stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").ok()?;
+    }
+}

@@ -1,0 +1,151 @@
+//! What machines see of a relay: counters, probes, and the HTTP server that shows them.
+//!
+//! ```text
+//!   pipeline ──Counters──▶ ┌───────────┐ ──▶ /metrics
+//!   shard ─────Stage─────▶ │ Telemetry │ ──▶ /livez, /readyz
+//!   database ──Sample────▶ └───────────┘ ──▶ systemd
+//! ```
+//!
+//! Whoever asks gets what is in memory. Pipelines write their counters once for each call of the
+//! sink, and what only the database knows is looked up in the background, so that neither a scrape
+//! nor a probe ever waits, or makes anything wait.
+
+pub mod counters;
+pub mod health;
+pub mod histogram;
+mod metrics;
+mod page;
+pub(crate) mod sample;
+pub mod server;
+pub mod watched;
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use self::health::{Condition, Health};
+use self::watched::Watched;
+use crate::admin::OutboxStatus;
+
+pub use self::page::CONTENT_TYPE;
+pub use self::sample::SAMPLE_EVERY;
+
+/// What was found in the database is shown for so long; after that it says nothing about now.
+const SAMPLE_KEPT: Duration = Duration::from_secs(60);
+
+/// What is known of a relay, at any moment.
+#[derive(Debug, Default)]
+pub struct Telemetry {
+    shards: Mutex<Vec<Arc<Watched>>>,
+    sample: Mutex<Option<(Instant, OutboxStatus)>>,
+    sample_failures: AtomicU64,
+}
+
+impl Telemetry {
+    /// The metrics, in the text format of Prometheus.
+    pub fn metrics(&self) -> String {
+        let shards = self.shards();
+        let sample = unpoisoned(&self.sample);
+        let fresh = sample.as_ref().filter(|(taken, _)| taken.elapsed() < SAMPLE_KEPT);
+        let failures = self.sample_failures.load(Relaxed);
+        metrics::page(&shards, fresh.map(|(_, status)| status), failures)
+    }
+
+    /// Whether every pipeline's loop turns and none has ended for good by a failure.
+    pub fn live(&self) -> Health {
+        Health::of(&self.shards(), |condition| condition.is_live)
+    }
+
+    /// Whether every pipeline runs or stands by, has its source and its sink, and makes progress.
+    pub fn ready(&self) -> Health {
+        let health = Health::of(&self.shards(), |condition| condition.is_ready);
+        Health { ok: health.ok && !health.pipelines.is_empty(), ..health }
+    }
+
+    /// Whether every pipeline is live, and none holds events back for a reason that nobody knows:
+    /// what a watchdog should look at.
+    pub fn moving(&self) -> Health {
+        Health::of(&self.shards(), |condition| condition.is_live && !condition.is_stuck)
+    }
+
+    /// Whether every pipeline has connected or stands by. Some may have come into trouble since.
+    pub fn is_set_up(&self) -> bool {
+        let shards = self.shards();
+        let is_set_up = |watched: &Arc<Watched>| Condition::of(watched).state != "connecting";
+        !shards.is_empty() && shards.iter().all(is_set_up)
+    }
+
+    /// Adds a shard, after those of the same pipeline.
+    pub(crate) fn watch(&self, watched: &Arc<Watched>) {
+        unpoisoned(&self.shards).push(watched.clone());
+    }
+
+    pub(crate) fn sampled(&self, status: OutboxStatus) {
+        *unpoisoned(&self.sample) = Some((Instant::now(), status));
+    }
+
+    pub(crate) fn not_sampled(&self) {
+        self.sample_failures.fetch_add(1, Relaxed);
+    }
+
+    fn shards(&self) -> Vec<Arc<Watched>> {
+        unpoisoned(&self.shards).clone()
+    }
+}
+
+fn unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin::PipelineStatus;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_found_long_ago_is_not_shown() {
+        let telemetry = Telemetry::default();
+        telemetry.watch(&Arc::new(Watched::new("orders", 0, Arc::default())));
+        let orders = PipelineStatus {
+            name: "orders".into(),
+            progress: None,
+            unpublished: 7,
+            oldest_unpublished_age: None,
+            parked: 0,
+            queued: 0,
+            deferred: 0,
+            blocked_keys: 0,
+            last_settled_at: None,
+            leases: Vec::new(),
+            slot: None,
+            paused: None,
+        };
+        let (database, table) = ("sqlite", "outbox".to_owned());
+        telemetry.sampled(OutboxStatus { database, table, pipelines: vec![orders], written: None });
+        let shown = || telemetry.metrics().contains("outbox_unpublished_count{");
+        tokio::time::advance(SAMPLE_KEPT - Duration::from_secs(1)).await;
+        telemetry.not_sampled();
+        assert!(shown(), "one failure says nothing yet");
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert!(!shown(), "{}", telemetry.metrics());
+    }
+
+    #[test]
+    fn a_relay_is_set_up_once_all_have_connected_or_stand_by() {
+        use super::watched::Stage;
+        let telemetry = Telemetry::default();
+        assert!(!telemetry.is_set_up() && !telemetry.ready().ok, "nothing is there yet");
+        let shards = [0, 1].map(|shard| Arc::new(Watched::new("orders", shard, Arc::default())));
+        shards.iter().for_each(|shard| telemetry.watch(shard));
+        shards[0].set(Stage::StandingBy);
+        assert!(!telemetry.is_set_up());
+        shards[1].has_sink();
+        assert!(!telemetry.is_set_up(), "it has no source");
+        shards[1].set(Stage::StandingBy);
+        assert!(telemetry.is_set_up() && telemetry.ready().ok);
+        shards[1].has_sink();
+        assert!(telemetry.ready().ok, "who stands by goes on standing by");
+    }
+}

@@ -1,0 +1,161 @@
+//! A small HTTP server with the pages for machines: `/metrics`, `/livez` and `/readyz`.
+//!
+//! One request for each connection, within a time limit, and a limit on connections, so that
+//! nobody who reaches the address can hold anything up. There is nothing to change here, and no
+//! payload, key or secret to be seen.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tracing::debug;
+
+use super::{Health, Telemetry, page};
+use crate::shutdown::Shutdown;
+
+/// Most connections at a time; more wait.
+const CONNECTIONS_MAX: usize = 32;
+/// Longest time for one connection.
+const CONNECTION_MAX: Duration = Duration::from_secs(10);
+/// Longest time for the last ones at the end.
+const GRACE: Duration = Duration::from_millis(500);
+/// The pause after a connection could not be taken.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// A server that has its address.
+#[derive(Debug)]
+pub struct Server {
+    listener: TcpListener,
+}
+
+impl Server {
+    /// Takes an address, which has to be one of this host and free. Port 0 is any that is free.
+    pub async fn bind(address: SocketAddr) -> io::Result<Self> {
+        Ok(Self { listener: TcpListener::bind(address).await? })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Answers until a stop is asked for, and then what is under way.
+    pub async fn serve(self, telemetry: Arc<Telemetry>, mut shutdown: Shutdown) {
+        let mut connections = JoinSet::new();
+        loop {
+            tokio::select! {
+                () = shutdown.requested() => break,
+                Some(_) = connections.join_next() => {}
+                accepted = self.listener.accept(), if connections.len() < CONNECTIONS_MAX => {
+                    match accepted {
+                        Ok((stream, _)) => {
+                            connections.spawn(connection(stream, telemetry.clone()));
+                        }
+                        // Out of file descriptors, for example.
+                        Err(_) => sleep(ACCEPT_PAUSE).await,
+                    }
+                }
+            }
+        }
+        let rest = async { while connections.join_next().await.is_some() {} };
+        let _ = timeout(GRACE, rest).await;
+    }
+}
+
+async fn connection(stream: TcpStream, telemetry: Arc<Telemetry>) {
+    let service = service_fn(|request: Request<Incoming>| {
+        let response = answer(&telemetry, request.method(), request.uri().path());
+        async { Ok::<_, Infallible>(response) }
+    });
+    let mut http = http1::Builder::new();
+    let serving = http.keep_alive(false).serve_connection(TokioIo::new(stream), service);
+    if let Ok(Err(error)) = timeout(CONNECTION_MAX, serving).await {
+        debug!(%error, "a connection ended early");
+    }
+}
+
+fn answer(telemetry: &Telemetry, method: &Method, path: &str) -> Response<Full<Bytes>> {
+    let text = "text/plain; charset=utf-8";
+    let page = match path {
+        "/metrics" => Page::new(StatusCode::OK, page::CONTENT_TYPE, telemetry.metrics()),
+        "/livez" => Page::probe(&telemetry.live()),
+        "/readyz" => Page::probe(&telemetry.ready()),
+        _ => {
+            let pages = "not found; there are /metrics, /livez and /readyz\n";
+            Page::new(StatusCode::NOT_FOUND, text, pages.to_owned())
+        }
+    };
+    if !matches!(*method, Method::GET | Method::HEAD) && page.status != StatusCode::NOT_FOUND {
+        let refused = Page::new(StatusCode::METHOD_NOT_ALLOWED, text, "use GET\n".to_owned());
+        return refused.into_response();
+    }
+    page.into_response()
+}
+
+struct Page {
+    status: StatusCode,
+    content_type: &'static str,
+    body: String,
+}
+
+impl Page {
+    fn new(status: StatusCode, content_type: &'static str, body: String) -> Self {
+        Self { status, content_type, body }
+    }
+
+    fn probe(health: &Health) -> Self {
+        let status = if health.ok { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+        let mut body = serde_json::to_string(health).expect("it has only text, numbers and lists");
+        body.push('\n');
+        Self::new(status, "application/json", body)
+    }
+
+    fn into_response(self) -> Response<Full<Bytes>> {
+        let mut response = Response::new(Full::new(Bytes::from(self.body)));
+        *response.status_mut() = self.status;
+        let headers = response.headers_mut();
+        let value = hyper::header::HeaderValue::from_static;
+        headers.insert(CONTENT_TYPE, value(self.content_type));
+        headers.insert(CACHE_CONTROL, value("no-store"));
+        if self.status == StatusCode::METHOD_NOT_ALLOWED {
+            headers.insert(ALLOW, value("GET, HEAD"));
+        }
+        response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_path_has_its_answer() {
+        let telemetry = Telemetry::default();
+        for (method, path, status) in [
+            (Method::GET, "/metrics", 200),
+            (Method::HEAD, "/metrics", 200),
+            (Method::GET, "/livez", 200),
+            // No pipeline runs.
+            (Method::GET, "/readyz", 503),
+            (Method::POST, "/readyz", 405),
+            (Method::GET, "/", 404),
+            (Method::POST, "/", 404),
+            (Method::GET, "/metrics/", 404),
+        ] {
+            let response = answer(&telemetry, &method, path);
+            assert_eq!(response.status().as_u16(), status, "{method} {path}");
+        }
+    }
+}
