@@ -16,6 +16,7 @@ pub mod operator;
 pub mod pauses;
 pub mod pipeline;
 pub mod prune;
+pub mod readback;
 pub mod relay;
 pub mod replay;
 pub mod routing;
@@ -29,3 +30,4 @@ pub mod sources;
 mod suggestion;
 #[cfg(any(feature = "nats", feature = "postgres", feature = "rabbitmq", feature = "redis"))]
 mod tls;
+pub mod verification;
