@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::commands::{completions, dlq, init, migrate, prune, relay, slot, status};
+use crate::commands::{completions, dlq, init, migrate, prune, relay, slot, status, verify};
 use crate::commands::{keys, pause, replay, show, tail};
 
 /// Publishes the events of a database transaction, if and only if that transaction commits.
@@ -75,6 +75,9 @@ pub(crate) enum Command {
     /// Publish stored events again, with the same ids
     #[command(after_help = replay::EXAMPLES)]
     Replay(replay::ReplayArgs),
+    /// Read the broker back, and hold it against the outbox
+    #[command(after_help = verify::EXAMPLES)]
+    Verify(verify::VerifyArgs),
     /// Remove published events that are past their retention
     Prune(prune::PruneArgs),
     /// Look at what keeps the server's log for pipelines, make or drop it (PostgreSQL)

@@ -1,372 +1,214 @@
-//! Holds what a broker keeps against the outbox, by event id: what is lost, what nobody wrote,
-//! what came twice, what came out of order.
+//! Verifies a pipeline from outside: reads its broker back and holds it against the outbox, by
+//! event id.
 //!
-//! The outbox is listed first, then the broker is [read back](crate::readback) to its end. Relays
-//! go on meanwhile, so nothing is said of what differs before it was looked at again:
+//! It uses nothing of what the pipeline knows about its progress, except to tell what is lost from
+//! what waits. Relays go on meanwhile, so nothing is said of what differs before it was looked at
+//! again:
 //!
-//! - What is [missing](Comparison::missing) may wait, or may have been published after its place in
-//!   the broker was passed. Only what is settled and then still missing is lost.
-//! - What is [unknown](Comparison::unknown) may have been written since, or was removed from the
-//!   outbox long ago. Only what is younger than the outbox's oldest event and not in it is a ghost.
+//! - An event of the outbox that is not in the broker may wait, or may have been published after
+//!   its place in the broker was passed. Only what is settled, and then still missing when the
+//!   broker is read once more, is lost.
+//! - A message that is not in the outbox may have been written since, or was pruned long ago. Only
+//!   what is younger than the oldest event of the outbox, and not in it, is a ghost.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
-use std::time::{Duration, SystemTime};
+mod comparison;
 
-use postrider::Key;
+use std::collections::{BTreeSet, HashMap};
+use std::time::SystemTime;
+
 use uuid::Uuid;
 
-use crate::readback::Kept;
+pub use self::comparison::{Comparison, EXAMPLES_MAX, Expected, Found, Report};
+use crate::config::PipelineConfig;
+use crate::events::{Events, Standing, Stored, Wanted};
+use crate::formats::Encoding;
+use crate::readback::{Readback, Scope};
+use crate::sink::SinkError;
+use crate::sinks::SinkSpec;
+use crate::source::SourceError;
+use crate::sources::Progress;
 
-/// Most examples of a kind that are kept.
-pub const EXAMPLES_MAX: usize = 100;
+/// How many events are listed at a time, and how many are read.
+const LISTED_MAX: usize = 100_000;
+const READ_MAX: usize = 1_000;
+/// Most events that are asked for one by one.
+const ASKED_MAX: usize = 10_000;
 
-/// An event of the outbox.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Expected {
-    /// Its id.
-    pub id: Uuid,
-    /// Its key. Events are given in the order of their keys.
-    pub key: Key,
-    /// Its place in the order does not matter: it was delayed on purpose, or set aside and
-    /// published later.
-    pub is_out_of_line: bool,
-    /// When it was written.
-    pub written_at: SystemTime,
+/// What is to be verified.
+#[derive(Clone, Debug)]
+pub struct Verification {
+    pipeline: String,
+    aggregate_types: Vec<String>,
+    encoding: Encoding,
+    sink: SinkSpec,
+    since: Option<SystemTime>,
+    until: SystemTime,
 }
 
-/// Compares; see the module.
-#[derive(Debug, Default)]
-pub struct Comparison {
-    rows: Vec<Row>,
-    by_id: HashMap<Uuid, u32>,
-    keys: HashMap<Key, u32>,
-    /// The last row of each key that was found.
-    last_of_key: HashMap<u32, u32>,
-    unknown: HashMap<Uuid, Kept>,
-    kept: u64,
-    foreign: u64,
-    older: u64,
-    duplicated: Found,
-    out_of_order: Found,
+/// Why it could not be done.
+#[derive(Debug, thiserror::Error)]
+pub enum VerificationError {
+    /// Rows are deleted when they are published, so there is nothing to compare with.
+    #[error("the pipeline {0} deletes what it has published: nothing is left to compare with")]
+    Deletes(String),
+    /// The outbox could not be read.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// The broker could not be read.
+    #[error(transparent)]
+    Sink(#[from] SinkError),
 }
 
-#[derive(Debug)]
-struct Row {
-    id: Uuid,
-    key: u32,
-    is_out_of_line: bool,
-    state: State,
-    written_at: SystemTime,
-}
-
-/// What became of an event of the outbox.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Missing,
-    Found,
-    Waiting,
-    /// Nobody has looked whether it waits.
-    Unchecked,
-}
-
-/// How many there are, with some examples.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Found {
-    /// All of them.
-    pub count: u64,
-    /// Some of them: the event's id, and where it stands in the broker if it does.
-    pub examples: Vec<(Uuid, Option<String>)>,
-}
-
-/// What a comparison has found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
-    /// Events of the outbox that were looked at.
-    pub expected: u64,
-    /// Messages of the broker that were read.
-    pub kept: u64,
-    /// Published, and not there.
-    pub lost: Found,
-    /// There, and in no outbox.
-    pub ghosts: Found,
-    /// There more than once; each time after the first one counts.
-    pub duplicated: Found,
-    /// There for the first time after a later event of their key.
-    pub out_of_order: Found,
-    /// Not published yet, and not there.
-    pub waiting: u64,
-    /// Published, and older than what the broker still keeps.
-    pub beyond_retention: u64,
-    /// Not there, and nobody has looked whether they wait.
-    pub unchecked: u64,
-    /// There, and older than what the outbox still has.
-    pub older: u64,
-    /// Messages that are no relay's.
-    pub foreign: u64,
-}
-
-impl Report {
-    /// Whether nothing is wrong. Duplicates are what at least once means.
-    pub fn is_clean(&self) -> bool {
-        self.lost.count == 0 && self.ghosts.count == 0 && self.out_of_order.count == 0
-    }
-}
-
-impl Found {
-    fn add(&mut self, id: Uuid, place: Option<String>) {
-        self.count += 1;
-        if self.examples.len() < EXAMPLES_MAX {
-            self.examples.push((id, place));
+impl Verification {
+    /// Verifies a pipeline: events that were written since a time, or all.
+    ///
+    /// # Errors
+    ///
+    /// It deletes what it has published.
+    pub fn of(
+        pipeline: &PipelineConfig,
+        since: Option<SystemTime>,
+    ) -> Result<Self, VerificationError> {
+        if pipeline.progress == Progress::Delete {
+            return Err(VerificationError::Deletes(pipeline.name.clone()));
         }
-    }
-}
-
-impl Comparison {
-    /// Notes an event of the outbox.
-    pub fn expect(&mut self, expected: Expected) {
-        let Expected { id, key, is_out_of_line, written_at } = expected;
-        let count = index(self.keys.len());
-        let key = *self.keys.entry(key).or_insert(count);
-        let rank = index(self.rows.len());
-        if self.by_id.insert(id, rank).is_none() {
-            let state = State::Missing;
-            self.rows.push(Row { id, key, is_out_of_line, state, written_at });
-        }
+        Ok(Self {
+            pipeline: pipeline.name.clone(),
+            aggregate_types: pipeline.aggregate_types.clone(),
+            encoding: pipeline.options.encoding.clone(),
+            sink: pipeline.sink.clone(),
+            since,
+            until: SystemTime::now(),
+        })
     }
 
-    /// Notes a message of the broker.
-    pub fn find(&mut self, kept: Kept) {
-        self.kept += 1;
-        let Some(id) = kept.id else {
-            self.foreign += 1;
-            return;
-        };
-        let Some(rank) = self.by_id.get(&id).copied() else {
-            match self.unknown.entry(id) {
-                Entry::Occupied(_) => self.duplicated.add(id, Some(kept.place)),
-                Entry::Vacant(place) => drop(place.insert(kept)),
+    /// Verifies. `tell` hears how many events and messages were looked at.
+    pub async fn run(
+        &self,
+        events: &dyn Events,
+        mut tell: impl FnMut(u64, u64),
+    ) -> Result<Report, VerificationError> {
+        let mut comparison = Comparison::default();
+        let (mut topics, mut oldest) = (BTreeSet::new(), None);
+        let mut listed = 0;
+        let mut after = i64::MIN;
+        loop {
+            let page = events.stored(&self.wanted(), after, LISTED_MAX).await?;
+            let Some(last) = page.last() else { break };
+            after = last.position;
+            for part in page.chunks(READ_MAX) {
+                listed += part.len() as u64;
+                self.expect(events, part, &mut comparison, &mut topics, &mut oldest).await?;
+                tell(listed, 0);
             }
-            return;
-        };
-        let row = &mut self.rows[rank as usize];
-        if row.state == State::Found {
-            self.duplicated.add(id, Some(kept.place));
-            return;
         }
-        row.state = State::Found;
-        if row.is_out_of_line {
-            return;
+        // Without events there is no topic to look at.
+        let Some(oldest) = oldest else { return Ok(comparison.into_report(None)) };
+        let mut readback = self.read_back(&topics).await?;
+        let mut kept = 0;
+        loop {
+            let messages = readback.next().await?;
+            if messages.is_empty() {
+                break;
+            }
+            kept += messages.len() as u64;
+            messages.into_iter().for_each(|message| comparison.find(message));
+            tell(listed, kept);
         }
-        let last = self.last_of_key.entry(row.key).or_insert(rank);
-        if rank < *last {
-            self.out_of_order.add(id, Some(kept.place));
-        } else {
-            *last = rank;
+        comparison.forget_unknown_before(self.since.unwrap_or(oldest));
+        self.look_again(events, &mut comparison, &topics).await?;
+        Ok(comparison.into_report(readback.kept_since()))
+    }
+
+    fn wanted(&self) -> Wanted {
+        Wanted { since: self.since, until: Some(self.until), ..Wanted::default() }
+    }
+
+    async fn read_back(
+        &self,
+        topics: &BTreeSet<String>,
+    ) -> Result<Box<dyn Readback>, VerificationError> {
+        let topics = topics.iter().cloned().collect();
+        let scope = Scope { topics, since: self.since, format: self.encoding.format };
+        Ok(self.sink.read_back(&scope).await?)
+    }
+
+    /// Notes events of the outbox, and the topics to which they go.
+    async fn expect(
+        &self,
+        events: &dyn Events,
+        stored: &[Stored],
+        comparison: &mut Comparison,
+        topics: &mut BTreeSet<String>,
+        oldest: &mut Option<SystemTime>,
+    ) -> Result<(), VerificationError> {
+        let written: HashMap<i64, SystemTime> =
+            stored.iter().filter_map(|it| Some((it.position, it.created_at?))).collect();
+        for read in events.read(stored).await? {
+            // What is no event was parked, and can be published by nobody.
+            let Ok(event) = read.event else { continue };
+            let aggregate_type = event.aggregate_type();
+            let types = &self.aggregate_types;
+            if !types.is_empty() && !types.iter().any(|it| it == aggregate_type) {
+                continue;
+            }
+            let Ok(topic) = self.encoding.route.topic_of(&event) else { continue };
+            topics.insert(topic);
+            let written_at = written.get(&read.position).copied();
+            let written_at = written_at.unwrap_or(event.occurred_at());
+            *oldest = Some(oldest.map_or(written_at, |oldest| oldest.min(written_at)));
+            comparison.expect(Expected {
+                id: event.id(),
+                key: event.key().clone(),
+                is_out_of_line: event.deliver_after().is_some(),
+                written_at,
+            });
         }
+        Ok(())
     }
 
-    /// The events that were not found.
-    pub fn missing(&self) -> Vec<Uuid> {
-        let is_missing = |row: &&Row| row.state == State::Missing;
-        self.rows.iter().filter(is_missing).map(|row| row.id).collect()
-    }
-
-    /// Notes that a missing event is not published yet.
-    pub fn waits(&mut self, id: Uuid) {
-        self.set(id, State::Waiting);
-    }
-
-    /// Notes that nobody will look whether a missing event waits.
-    pub fn leave_unchecked(&mut self, id: Uuid) {
-        self.set(id, State::Unchecked);
-    }
-
-    /// Notes a message that is read for a second time, to find what is missing.
-    pub fn find_again(&mut self, kept: &Kept) {
-        if let Some(id) = kept.id {
-            self.set(id, State::Found);
+    /// Finds out what became of that in which both differ.
+    async fn look_again(
+        &self,
+        events: &dyn Events,
+        comparison: &mut Comparison,
+        topics: &BTreeSet<String>,
+    ) -> Result<(), VerificationError> {
+        let mut is_any_settled = false;
+        for (index, id) in comparison.missing().into_iter().enumerate() {
+            if index >= ASKED_MAX {
+                comparison.leave_unchecked(id);
+            } else if self.is_settled(events, id).await? {
+                is_any_settled = true;
+            } else {
+                comparison.waits(id);
+            }
         }
-    }
-
-    fn set(&mut self, id: Uuid, state: State) {
-        let rank = self.by_id.get(&id);
-        let row = rank.map(|rank| &mut self.rows[*rank as usize]);
-        if let Some(row) = row.filter(|row| row.state == State::Missing) {
-            row.state = state;
+        for id in comparison.unknown().into_iter().take(ASKED_MAX) {
+            if events.event(&id.to_string(), false).await?.is_some() {
+                comparison.known_after_all(id);
+            }
         }
-    }
-
-    /// The ids that were found and are of no event that was expected.
-    pub fn unknown(&self) -> Vec<Uuid> {
-        let mut unknown: Vec<_> = self.unknown.keys().copied().collect();
-        unknown.sort_unstable();
-        unknown
-    }
-
-    /// Notes that the outbox has one of the unknown ones after all.
-    pub fn known_after_all(&mut self, id: Uuid) {
-        self.unknown.remove(&id);
-    }
-
-    /// Passes over unknown ones that were written before this time, as far as can be told.
-    pub fn forget_unknown_before(&mut self, time: SystemTime) {
-        let before = self.unknown.len();
-        self.unknown
-            .retain(|id, kept| written_at(*id).or(kept.sent_at).is_none_or(|at| at >= time));
-        self.older += (before - self.unknown.len()) as u64;
-    }
-
-    /// What was found, if the broker keeps everything since this time.
-    pub fn into_report(self, kept_since: Option<SystemTime>) -> Report {
-        let mut report = Report {
-            expected: self.rows.len() as u64,
-            kept: self.kept,
-            lost: Found::default(),
-            ghosts: Found::default(),
-            duplicated: self.duplicated,
-            out_of_order: self.out_of_order,
-            waiting: 0,
-            beyond_retention: 0,
-            unchecked: 0,
-            older: self.older,
-            foreign: self.foreign,
-        };
-        for row in &self.rows {
-            match row.state {
-                State::Found => {}
-                State::Waiting => report.waiting += 1,
-                State::Unchecked => report.unchecked += 1,
-                State::Missing if kept_since.is_some_and(|since| row.written_at < since) => {
-                    report.beyond_retention += 1;
+        if is_any_settled {
+            let mut readback = self.read_back(topics).await?;
+            loop {
+                let messages = readback.next().await?;
+                if messages.is_empty() {
+                    break;
                 }
-                State::Missing => report.lost.add(row.id, None),
+                messages.iter().for_each(|message| comparison.find_again(message));
             }
         }
-        let mut ghosts: Vec<_> = self.unknown.into_iter().collect();
-        ghosts.sort_unstable_by_key(|(id, _)| *id);
-        for (id, kept) in ghosts {
-            report.ghosts.add(id, Some(format!("{} {}", kept.topic, kept.place)));
-        }
-        report
-    }
-}
-
-/// When an event was made, if its id says so.
-fn written_at(id: Uuid) -> Option<SystemTime> {
-    let (seconds, nanos) = id.get_timestamp()?.to_unix();
-    Some(SystemTime::UNIX_EPOCH + Duration::new(seconds, nanos))
-}
-
-/// There is memory for fewer.
-fn index(count: usize) -> u32 {
-    u32::try_from(count).expect("four billion events do not fit into memory")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn id(number: u128) -> Uuid {
-        Uuid::from_u128(number)
+        Ok(())
     }
 
-    fn expected(number: u128, key: &str) -> Expected {
-        Expected {
-            id: id(number),
-            key: Key { aggregate_type: "Order".into(), aggregate_id: key.into() },
-            is_out_of_line: false,
-            written_at: SystemTime::UNIX_EPOCH + Duration::from_secs(100),
-        }
-    }
-
-    fn kept(number: u128, place: &str) -> Kept {
-        Kept { id: Some(id(number)), topic: "orders".into(), place: place.into(), sent_at: None }
-    }
-
-    #[test]
-    fn a_faultless_broker_has_each_event_once_and_in_order() {
-        let mut comparison = Comparison::default();
-        for number in 1..=4 {
-            comparison.expect(expected(number, if number % 2 == 0 { "a" } else { "b" }));
-        }
-        // Keys have no order between them.
-        for number in [2, 4, 1, 3] {
-            comparison.find(kept(number, "0@1"));
-        }
-        let report = comparison.into_report(None);
-        assert!(report.is_clean(), "{report:?}");
-        assert_eq!((report.expected, report.kept, report.duplicated.count), (4, 4, 0));
-    }
-
-    #[test]
-    fn each_fault_is_found_with_its_place() {
-        let mut comparison = Comparison::default();
-        for number in 1..=5 {
-            comparison.expect(expected(number, "a"));
-        }
-        comparison.expect(expected(6, "a"));
-        for (number, place) in [(1, "0@0"), (3, "0@1"), (2, "0@2"), (3, "0@3"), (5, "0@4")] {
-            comparison.find(kept(number, place));
-        }
-        comparison.find(kept(77, "0@5"));
-        comparison.find(kept(78, "0@6"));
-        comparison.find(Kept { id: None, ..kept(0, "0@7") });
-        assert_eq!(comparison.unknown(), [id(77), id(78)]);
-        assert_eq!(comparison.missing(), [id(4), id(6)]);
-        comparison.waits(id(6));
-        comparison.known_after_all(id(78));
-        let report = comparison.into_report(None);
-        assert!(!report.is_clean());
-        let found = |number, place: Option<&str>| Found {
-            count: 1,
-            examples: vec![(id(number), place.map(str::to_owned))],
-        };
-        assert_eq!(report.lost, found(4, None));
-        assert_eq!(report.ghosts, found(77, Some("orders 0@5")));
-        assert_eq!(report.duplicated, found(3, Some("0@3")));
-        assert_eq!(report.out_of_order, found(2, Some("0@2")));
-        assert_eq!((report.waiting, report.foreign, report.kept), (1, 1, 8));
-    }
-
-    #[test]
-    fn what_the_broker_no_longer_keeps_is_not_lost() {
-        let mut comparison = Comparison::default();
-        comparison.expect(expected(1, "a"));
-        let later = SystemTime::UNIX_EPOCH + Duration::from_secs(101);
-        let report = comparison.into_report(Some(later));
-        assert!(report.is_clean());
-        assert_eq!(report.beyond_retention, 1);
-    }
-
-    #[test]
-    fn what_was_set_aside_may_come_later() {
-        let mut comparison = Comparison::default();
-        comparison.expect(Expected { is_out_of_line: true, ..expected(1, "a") });
-        comparison.expect(expected(2, "a"));
-        for number in [2, 1] {
-            comparison.find(kept(number, "0@1"));
-        }
-        assert!(comparison.into_report(None).is_clean());
-    }
-
-    #[test]
-    fn what_came_while_it_was_looked_at_is_neither_lost_nor_a_ghost() {
-        let mut comparison = Comparison::default();
-        comparison.expect(expected(1, "a"));
-        comparison.expect(expected(2, "a"));
-        comparison.leave_unchecked(id(2));
-        comparison.find_again(&kept(1, "0@1"));
-        let old = Uuid::new_v7(uuid::Timestamp::from_unix(uuid::NoContext, 50, 0));
-        let young = Uuid::new_v7(uuid::Timestamp::from_unix(uuid::NoContext, 150, 0));
-        for id in [old, young] {
-            comparison.find(Kept { id: Some(id), ..kept(0, "0@2") });
-        }
-        comparison.forget_unknown_before(SystemTime::UNIX_EPOCH + Duration::from_secs(100));
-        assert_eq!(comparison.unknown(), [young]);
-        comparison.known_after_all(young);
-        let report = comparison.into_report(None);
-        assert!(report.is_clean(), "{report:?}");
-        assert_eq!((report.unchecked, report.older), (1, 1));
+    async fn is_settled(&self, events: &dyn Events, id: Uuid) -> Result<bool, SourceError> {
+        let life = events.event(&id.to_string(), false).await?;
+        // Pruned since, which only what is settled is.
+        let Some(life) = life else { return Ok(true) };
+        let mut pipelines = life.pipelines.iter();
+        let standing = pipelines.find(|it| it.pipeline == self.pipeline).map(|it| &it.standing);
+        // A pipeline that never ran has settled nothing.
+        Ok(matches!(standing, Some(Standing::Settled { .. })))
     }
 }
