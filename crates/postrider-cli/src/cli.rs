@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::commands::{
     check, completions, dlq, doctor, init, keys, man, migrate, pause, prune, relay, replay, show,
-    slot, status, tail,
+    slot, status, tail, verify,
 };
 
 /// Publishes the events of a database transaction, if and only if that transaction commits.
@@ -82,6 +82,9 @@ pub(crate) enum Command {
     /// Publish stored events again, with the same ids
     #[command(after_help = replay::EXAMPLES)]
     Replay(replay::ReplayArgs),
+    /// Read the broker back, and hold it against the outbox
+    #[command(after_help = verify::EXAMPLES)]
+    Verify(verify::VerifyArgs),
     /// Remove published events that are past their retention
     Prune(prune::PruneArgs),
     /// Look at what keeps the server's log for pipelines, make or drop it (PostgreSQL)

@@ -18,3 +18,4 @@ pub(crate) mod show;
 pub(crate) mod slot;
 pub(crate) mod status;
 pub(crate) mod tail;
+pub(crate) mod verify;

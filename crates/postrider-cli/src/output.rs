@@ -140,6 +140,14 @@ pub(crate) fn plain(text: &str) -> String {
     text.chars().map(escape).collect()
 }
 
+/// How far it is, as a bar.
+pub(crate) fn bar(done: u64, total: u64) -> String {
+    const WIDTH: u64 = 30;
+    let filled = (done * WIDTH / total.max(1)).min(WIDTH);
+    let (full, empty) = (filled as usize, (WIDTH - filled) as usize);
+    format!("[{}{}] {done} of {total} events", "=".repeat(full), " ".repeat(empty))
+}
+
 /// Lines up columns; the first row is the heading.
 pub(crate) fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);

@@ -188,6 +188,8 @@ pub struct Stored {
     pub event_id: String,
     /// How long the payload is, in bytes.
     pub payload_bytes: u64,
+    /// When it was written.
+    pub created_at: Option<SystemTime>,
 }
 
 /// A stored event, whole.

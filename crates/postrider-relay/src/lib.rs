@@ -19,6 +19,7 @@ pub mod operator;
 pub mod pauses;
 pub mod pipeline;
 pub mod prune;
+pub mod readback;
 pub mod relay;
 pub mod replay;
 pub mod routing;
@@ -34,3 +35,4 @@ mod suggestion;
 pub mod telemetry;
 #[cfg(any(feature = "nats", feature = "postgres", feature = "rabbitmq", feature = "redis"))]
 mod tls;
+pub mod verification;

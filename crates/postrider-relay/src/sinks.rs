@@ -10,7 +10,8 @@ use std::time::Duration;
 use url::Url;
 
 use self::option_reader::OptionReader;
-use crate::sink::{Sink, SinkError};
+use crate::readback::{Readback, Scope};
+use crate::sink::{FailureKind, Sink, SinkError};
 use crate::suggestion::nearest;
 
 #[cfg(any(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis"))]
@@ -164,6 +165,28 @@ impl SinkSpec {
             Ok(SinkOptions::File(file::Options { path })) => Some(path),
             _ => None,
         }
+    }
+
+    /// Begins to read back what it has published.
+    pub async fn read_back(&self, scope: &Scope) -> Result<Box<dyn Readback>, SinkError> {
+        let options = self.read().map_err(problem::misconfigured)?;
+        Ok(match options {
+            SinkOptions::File(options) => Box::new(options.read_back(scope)?),
+            #[cfg(feature = "kafka")]
+            SinkOptions::Kafka(options) => Box::new(options.read_back(scope).await?),
+            #[cfg(feature = "nats")]
+            SinkOptions::Nats(options) => Box::new(options.read_back(scope).await?),
+            #[cfg(feature = "redis")]
+            SinkOptions::Redis(options) => Box::new(options.read_back(scope).await?),
+            _ => {
+                let scheme = self.url.split_once(':').map_or("", |(scheme, _)| scheme);
+                let message = format!(
+                    "what was published to {scheme} cannot be read back: it is gone once it was \
+                     consumed; file, kafka, nats and redis can"
+                );
+                return Err(SinkError::new(FailureKind::Misconfigured, message));
+            }
+        })
     }
 
     fn read(&self) -> Result<SinkOptions, Vec<Problem>> {

@@ -1,12 +1,11 @@
 //! `postrider replay`: publishes stored events again.
 
 use std::num::NonZeroU32;
-use std::path::PathBuf;
 use std::time::SystemTime;
 
 use clap::Args;
 use postrider::Key;
-use postrider_relay::config::{Config, Flags, PipelineConfig};
+use postrider_relay::config::PipelineConfig;
 use postrider_relay::events::{Stored, Wanted};
 use postrider_relay::replay::{self, Found, Replay, ReplayError, Replayed};
 use postrider_relay::secret::MASK;
@@ -15,8 +14,9 @@ use serde::Serialize;
 
 use super::dlq::parse_key;
 use crate::error::{CliError, Code};
-use crate::outbox::{self, Outbox, shell_word};
-use crate::output::{Output, plain};
+use crate::outbox::{Outbox, shell_word};
+use crate::output::{Output, bar, plain};
+use crate::route::RouteArgs;
 use crate::signals::stop_on_signal;
 use crate::time::{parse_time, rfc3339};
 
@@ -32,31 +32,8 @@ left alone. It reads what the outbox still has: what was pruned is gone.";
 /// The arguments of `postrider replay`.
 #[derive(Args, Debug)]
 pub(crate) struct ReplayArgs {
-    /// The configuration file with the outbox and the pipeline
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["from", "to", "table", "topic", "format", "allow_private"])]
-    config: Option<PathBuf>,
-    /// Publish to the sink of this pipeline of the configuration file
-    #[arg(long, value_name = "NAME", requires = "config")]
-    pipeline: Option<String>,
-    /// The database with the outbox [env: POSTRIDER_SOURCE__URL]
-    #[arg(long, value_name = "URL")]
-    from: Option<String>,
-    /// Where events go, such as stdout:, file:///path or kafka://host:9092
-    #[arg(long, value_name = "URL", required_unless_present = "config")]
-    to: Option<String>,
-    /// The outbox table [default: outbox]
-    #[arg(long, value_name = "NAME")]
-    table: Option<String>,
-    /// The topic, a template over the event's fields [default: outbox.event.{aggregate_type}]
-    #[arg(long, value_name = "TEMPLATE")]
-    topic: Option<String>,
-    /// How events are encoded: payload, cloudevents, cloudevents-structured or debezium
-    /// [default: payload]
-    #[arg(long)]
-    format: Option<String>,
-    /// Let HTTP go to private and loopback addresses
-    #[arg(long)]
-    allow_private: bool,
+    #[command(flatten)]
+    route: RouteArgs,
     /// Only events written since then: 2h for so long ago, or a time such as 2026-01-31T03:00:00Z
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     since: Option<SystemTime>,
@@ -104,7 +81,7 @@ struct ReplayObject<'r> {
 
 /// Publishes events again.
 pub(crate) async fn run(args: &ReplayArgs, output: Output) -> Result<(), CliError> {
-    let (outbox, pipeline) = find(args)?;
+    let (outbox, pipeline) = args.route.find()?;
     let operator = outbox.operator().await?;
     let replay = Replay {
         wanted: wanted(args)?,
@@ -193,42 +170,6 @@ fn end(
     }
 }
 
-/// The outbox, and the pipeline whose sink and format are used.
-fn find(args: &ReplayArgs) -> Result<(Outbox, PipelineConfig), CliError> {
-    let Some(path) = &args.config else {
-        let flags = Flags {
-            from: args.from.clone(),
-            to: args.to.clone(),
-            table: args.table.clone(),
-            topic: args.topic.clone(),
-            format: args.format.clone(),
-            allow_private: args.allow_private,
-            ..Flags::default()
-        };
-        let config = Config::from_flags(&flags, &outbox::environment(&flags)?);
-        let Config { source, pipelines, .. } = config.map_err(CliError::problems)?;
-        let outbox = Outbox { flags: outbox::from_flags(&source), source };
-        let pipeline = pipelines.into_iter().next();
-        return Ok((outbox, pipeline.expect("flags describe a pipeline")));
-    };
-    let Config { source, pipelines, .. } = outbox::read_config(path)?;
-    let outbox = Outbox { source, flags: outbox::config_flag(path) };
-    let names: Vec<String> = pipelines.iter().map(|it| it.name.clone()).collect();
-    let is_meant = |it: &PipelineConfig| match &args.pipeline {
-        Some(name) => it.name == *name,
-        None => names.len() == 1,
-    };
-    let pipeline = pipelines.into_iter().find(is_meant).ok_or_else(|| {
-        let what = match &args.pipeline {
-            Some(name) => format!("the configuration has no pipeline {name:?}"),
-            None => "the configuration has several pipelines".to_owned(),
-        };
-        let fix = format!("name one of them with --pipeline: {}", names.join(", "));
-        CliError::new(Code::Usage, what).with_fix(fix)
-    })?;
-    Ok((outbox, pipeline))
-}
-
 fn wanted(args: &ReplayArgs) -> Result<Wanted, CliError> {
     let (mut aggregate_type, mut key): (Option<String>, Option<Key>) = (None, None);
     match &args.aggregate {
@@ -296,28 +237,20 @@ fn command(args: &ReplayArgs, outbox: &Outbox, pipeline: &PipelineConfig) -> Str
     let mut add = |flag: &str, value: Option<String>| {
         words.extend(value.map(|value| format!("{flag} {}", shell_word(&value))));
     };
-    add("--pipeline", args.pipeline.clone());
+    add("--pipeline", args.route.pipeline.clone());
     let shown = pipeline.sink_url.to_string();
     // What is hidden could not be copied.
     let to = if shown.contains(MASK) { "URL".to_owned() } else { shown };
-    add("--to", args.to.as_ref().map(|_| to));
-    add("--topic", args.topic.clone());
-    add("--format", args.format.clone());
+    add("--to", args.route.to.as_ref().map(|_| to));
+    add("--topic", args.route.topic.clone());
+    add("--format", args.route.format.clone());
     add("--since", args.since.map(rfc3339));
     add("--until", args.until.map(rfc3339));
     add("--aggregate", args.aggregate.clone());
     add("--type", args.event_type.clone());
     add("--rate", args.rate.map(|rate| rate.to_string()));
-    if args.allow_private {
+    if args.route.allow_private {
         words.push("--allow-private".to_owned());
     }
     words.join(" ")
-}
-
-/// How far it is, as a bar.
-fn bar(done: u64, total: u64) -> String {
-    const WIDTH: u64 = 30;
-    let filled = (done * WIDTH / total.max(1)).min(WIDTH);
-    let (full, empty) = (filled as usize, (WIDTH - filled) as usize);
-    format!("[{}{}] {done} of {total} events", "=".repeat(full), " ".repeat(empty))
 }

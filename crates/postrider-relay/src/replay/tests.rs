@@ -33,7 +33,12 @@ impl Events for Ledger {
         after: i64,
         limit: usize,
     ) -> Result<Vec<Stored>, SourceError> {
-        let stored = |position| Stored { position, event_id: String::new(), payload_bytes: 1 };
+        let stored = |position| Stored {
+            position,
+            event_id: String::new(),
+            payload_bytes: 1,
+            created_at: None,
+        };
         Ok((after.max(0) + 1..=self.0).take(limit).map(stored).collect())
     }
 

@@ -25,6 +25,7 @@ mod failure;
 mod medium;
 mod opening;
 mod options;
+mod readback;
 mod repair;
 
 pub use options::Options;

@@ -37,6 +37,7 @@ mod options;
 mod producer;
 mod progress;
 mod progress_reader;
+mod readback;
 mod record;
 mod settings;
 mod topics;

@@ -29,6 +29,7 @@ mod connection;
 mod encoding;
 mod options;
 mod publishing;
+mod readback;
 mod said;
 mod streams;
 

@@ -25,6 +25,7 @@ mod connection;
 mod failure;
 mod options;
 mod plain;
+mod readback;
 
 pub use options::Options;
 

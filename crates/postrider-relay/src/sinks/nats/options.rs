@@ -169,7 +169,7 @@ impl Options {
         NatsSink::connect(self.check().map_err(misconfigured)?).await
     }
 
-    fn check(&self) -> Result<CheckedOptions, Vec<Problem>> {
+    pub(super) fn check(&self) -> Result<CheckedOptions, Vec<Problem>> {
         let mut problems = self.refused.clone();
         let url = BrokerUrl::parse(self.url.expose(), PORT_DEFAULT);
         let url = url.map_err(|problem| problems.push(problem)).ok();

@@ -138,7 +138,7 @@ impl Options {
         RedisSink::new(self.check().map_err(misconfigured)?)
     }
 
-    fn check(&self) -> Result<CheckedOptions, Vec<Problem>> {
+    pub(super) fn check(&self) -> Result<CheckedOptions, Vec<Problem>> {
         let mut problems = Vec::new();
         let login = self.login(&mut problems);
         problems.extend(self.tls.iter().flat_map(TlsOptions::problems));

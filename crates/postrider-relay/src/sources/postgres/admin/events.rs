@@ -73,6 +73,7 @@ impl Events for PostgresAdmin {
                 position: row.try_get(0)?,
                 event_id: row.try_get::<_, Option<String>>(1)?.unwrap_or_default(),
                 payload_bytes: u64::try_from(row.try_get::<_, i64>(2)?).unwrap_or(0),
+                created_at: row.try_get(3)?,
             })
         };
         let stored = rows.and_then(|rows| rows.iter().map(stored).collect());

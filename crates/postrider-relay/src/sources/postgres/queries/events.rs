@@ -98,10 +98,11 @@ impl EventQueries {
                 ),
             },
             stored: format!(
-                "SELECT {seq}::bigint, {}, coalesce(octet_length({}), 0)::bigint
+                "SELECT {seq}::bigint, {}, coalesce(octet_length({}), 0)::bigint, {}
                  FROM {name} AS o WHERE {seq} > $1 AND {wanted} ORDER BY {seq} LIMIT $2",
                 table.copy("o", "id"),
-                table.copy("o", "payload")
+                table.copy("o", "payload"),
+                table.copy("o", "created_at")
             ),
             read: format!(
                 "SELECT {} FROM {name} AS o WHERE {} AND {seq} = ANY($2) ORDER BY {seq}",

@@ -90,6 +90,7 @@ impl Events for SqliteAdmin {
                     position: row.get(0)?,
                     event_id: shown(row, 1)?,
                     payload_bytes: row.get::<_, i64>(2)? as u64,
+                    created_at: time(row, 3)?,
                 })
             };
             Ok(rows(conn, &shared.events.stored, values, stored)?)

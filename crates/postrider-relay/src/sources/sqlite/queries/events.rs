@@ -65,7 +65,7 @@ impl EventQueries {
             ),
             last: format!("SELECT coalesce(max(seq), 0) FROM {outbox}"),
             stored: format!(
-                "SELECT seq, id, coalesce(octet_length(payload), 0) FROM {outbox}
+                "SELECT seq, id, coalesce(octet_length(payload), 0), created_at FROM {outbox}
                  WHERE seq > ?1 AND {WANTED} ORDER BY seq LIMIT ?2"
             ),
             read: format!(

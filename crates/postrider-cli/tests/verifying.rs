@@ -1,0 +1,148 @@
+//! `postrider verify` against real brokers: it finds what was done to them behind the relay's back,
+//! and nothing otherwise.
+
+#![allow(clippy::unwrap_used, reason = "it is all test code")]
+
+mod support;
+
+use std::sync::Arc;
+
+use postrider::Event;
+use postrider_relay::formats::{Encoding, Format};
+use postrider_relay::sinks::SinkSpec;
+use serde_json::Value;
+use support::Fixture;
+use uuid::Uuid;
+
+/// A broker, and what is told to the sink.
+struct Broker {
+    url: String,
+    options: String,
+    /// It does not store again what it has.
+    deduplicates: bool,
+}
+
+fn server(variable: &str) -> String {
+    std::env::var(variable).unwrap_or_else(|_| panic!("{variable} is not set"))
+}
+
+/// Verifies a faultless pipeline, then breaks it in every way.
+fn exercise(broker: &Broker, format: Format) {
+    let fixture = Fixture::migrated();
+    let topic = format!("verify-{}", Uuid::now_v7().simple());
+    let (url, options, format_name) = (&broker.url, &broker.options, format.as_str());
+    let options = options.replace("TOPIC", &topic);
+    fixture.write(
+        "postrider.toml",
+        format!(
+            "[source]\nurl = \"sqlite://app.db\"\n[[pipeline]]\nname = \"orders\"\n[pipeline.sink]\n\
+             url = \"{url}\"\ntopic = \"{topic}\"\nformat = \"{format_name}\"\n{options}"
+        ),
+    );
+    for number in 0..30 {
+        fixture.insert(&format!("o{}", number % 3), "OrderPaid", "{}");
+    }
+    fixture.run(&["relay", "--config", "postrider.toml", "--drain"]).assert_code(0);
+    let waiting = fixture.insert("o0", "OrderPaid", "{}");
+    let report = verify(&fixture, 0);
+    assert_eq!(report["clean"], true, "{report}");
+    let counts = ["expected", "kept", "waiting", "foreign"].map(|name| report[name].clone());
+    assert_eq!(counts, [31, 30, 1, 0].map(Value::from), "{report}");
+
+    // Marked by somebody, and never sent.
+    let settle = "UPDATE outbox SET published_at = '2026-01-01T00:00:00.000000Z' WHERE id = ?1";
+    let settle = |id: &str| fixture.database().execute(settle, [id]).unwrap();
+    settle(&waiting);
+    // Sent in the wrong order.
+    let [first, second] = [1, 2].map(|_| fixture.insert("o9", "OrderPaid", "{}"));
+    settle(&first);
+    settle(&second);
+    let ghost = Uuid::now_v7().to_string();
+    let sent = [(&second, "o9"), (&first, "o9"), (&second, "o9"), (&ghost, "o9")];
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    for (id, order) in sent {
+        runtime.block_on(send(url, &options, &topic, format, id, order));
+    }
+    let report = verify(&fixture, 6);
+    assert_eq!(report["clean"], false, "{report}");
+    let ids = |kind: &str| -> Vec<String> {
+        let examples = report[kind]["examples"].as_array().unwrap();
+        let id = |example: &Value| example["event_id"].as_str().unwrap().to_owned();
+        examples.iter().map(id).collect()
+    };
+    assert_eq!(ids("lost"), [waiting]);
+    assert_eq!(ids("ghosts"), [ghost]);
+    assert_eq!(ids("out_of_order"), [first]);
+    let duplicated = if broker.deduplicates { vec![] } else { vec![second] };
+    assert_eq!(ids("duplicated"), duplicated);
+
+    let ran = fixture.run(&["verify", "--config", "postrider.toml"]).assert_code(6);
+    assert!(ran.stdout.contains("         1  lost: published, and not there"), "{}", ran.stdout);
+    ran.assert_talk(&["1 events are lost", "postrider replay"]);
+}
+
+fn verify(fixture: &Fixture, code: i32) -> Value {
+    let ran = fixture.run(&["verify", "--config", "postrider.toml", "--json"]).assert_code(code);
+    serde_json::from_str(&ran.stdout).unwrap()
+}
+
+/// Publishes an event behind the relay's back.
+async fn send(url: &str, options: &str, topic: &str, format: Format, id: &str, order: &str) {
+    let event = Event::builder("Order", order, "OrderPaid").id(id.parse().unwrap()).topic(topic);
+    let event = Arc::new(event.build().unwrap());
+    let message = Encoding { format, ..Encoding::default() }.encode(event).unwrap();
+    let spec = SinkSpec { options: options.parse().unwrap(), ..SinkSpec::new(url) };
+    let sink = spec.connect().await.unwrap();
+    for answer in sink.publish(&[message]).await {
+        answer.unwrap();
+    }
+    sink.close().await.unwrap();
+}
+
+#[test]
+fn a_file_is_verified() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("events.jsonl");
+    let url = format!("file://{}", path.display());
+    exercise(&Broker { url, options: String::new(), deduplicates: false }, Format::Payload);
+}
+
+#[test]
+fn kafka_is_verified_in_every_format() {
+    let (url, options) = (server("POSTRIDER_TEST_KAFKA"), "create_missing = true\n".to_owned());
+    let broker = Broker { url, options, deduplicates: false };
+    Format::ALL.into_iter().for_each(|format| exercise(&broker, format));
+}
+
+#[test]
+fn nats_is_verified() {
+    let options = "create_missing = true\nstream = \"TOPIC\"\nstream_subjects = [\"TOPIC\"]\n";
+    let (url, options) = (server("POSTRIDER_TEST_NATS"), options.to_owned());
+    exercise(&Broker { url, options, deduplicates: true }, Format::CloudEvents);
+}
+
+#[test]
+fn redis_is_verified_in_every_format() {
+    let (url, options) = (server("POSTRIDER_TEST_REDIS"), "create_missing = true\n".to_owned());
+    let broker = Broker { url, options, deduplicates: true };
+    Format::ALL.into_iter().for_each(|format| exercise(&broker, format));
+}
+
+#[test]
+fn what_cannot_be_verified_is_said() {
+    let fixture = Fixture::migrated();
+    fixture.insert("o1", "OrderPaid", "{}");
+    let from = ["verify", "--from", "sqlite://app.db", "--to"];
+    let http = [&from[..], &["http://localhost:1/", "--allow-private"]].concat();
+    fixture
+        .run(&http)
+        .assert_code(3)
+        .assert_talk(&["cannot be read back", "kafka, nats and redis"]);
+    fixture.write(
+        "postrider.toml",
+        "[source]\nurl = \"sqlite://app.db\"\n[[pipeline]]\nname = \"orders\"\n\
+         progress = \"delete\"\n[pipeline.sink]\nurl = \"file:events.jsonl\"\n",
+    );
+    let ran = fixture.run(&["verify", "--config", "postrider.toml"]).assert_code(3);
+    ran.assert_talk(&["deletes what it has published", "progress = \"mark\""]);
+}

@@ -1,0 +1,71 @@
+//! The contract of reading back: what a broker keeps of some topics, in its order, for whoever
+//! wants to verify it.
+//!
+//! Nothing that stays is changed there: no group, no position, no acknowledgement. Reading ends
+//! where the topics ended when it began.
+
+use std::time::SystemTime;
+
+use async_trait::async_trait;
+use serde::Deserialize;
+use uuid::Uuid;
+
+use crate::formats::Format;
+use crate::sink::SinkError;
+
+/// Reads what a broker keeps.
+#[async_trait]
+pub trait Readback: Send {
+    /// The next messages; those of one key come in the order in which they became durable. Empty
+    /// once all that was there has been read.
+    async fn next(&mut self) -> Result<Vec<Kept>, SinkError>;
+
+    /// What became durable before this time may have been removed by the broker, as it was told.
+    /// `None` if everything is still there, as far as is known.
+    fn kept_since(&self) -> Option<SystemTime>;
+}
+
+/// What is to be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scope {
+    /// The topics, subjects or streams.
+    pub topics: Vec<String>,
+    /// Only what became durable from this time on, where the broker knows.
+    pub since: Option<SystemTime>,
+    /// How the relay wrote it.
+    pub format: Format,
+}
+
+/// A message that a broker keeps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// The event's id; `None` if it is not a message of a relay in this format.
+    pub id: Option<Uuid>,
+    /// Its topic.
+    pub topic: String,
+    /// Where it stands there, such as `3@17`: the offset 17 of the partition 3.
+    pub place: String,
+    /// When it was sent, where the broker knows.
+    pub sent_at: Option<SystemTime>,
+}
+
+/// The name of the header, without a prefix, that holds the id in a format; `None` if the body
+/// does.
+pub(crate) fn id_header(format: Format, cloudevents_prefix: &str) -> Option<String> {
+    match format {
+        Format::Payload => Some("postrider-id".to_owned()),
+        Format::CloudEvents => Some(format!("{cloudevents_prefix}id")),
+        Format::CloudEventsStructured => None,
+        Format::Debezium => Some("id".to_owned()),
+    }
+}
+
+/// The id in a body of structured CloudEvents.
+pub(crate) fn id_in_body(body: &[u8]) -> Option<Uuid> {
+    #[derive(Deserialize)]
+    struct Envelope<'b> {
+        id: &'b str,
+    }
+    let envelope: Envelope<'_> = serde_json::from_slice(body).ok()?;
+    Uuid::parse_str(envelope.id).ok()
+}
