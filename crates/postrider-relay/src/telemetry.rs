@@ -25,8 +25,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use self::health::{Condition, Health};
-use self::watched::Watched;
+use self::health::Health;
+use self::watched::{Stage, Watched};
 use crate::admin::OutboxStatus;
 
 pub use self::page::CONTENT_TYPE;
@@ -73,8 +73,8 @@ impl Telemetry {
     /// Whether every pipeline has connected or stands by. Some may have come into trouble since.
     pub fn is_set_up(&self) -> bool {
         let shards = self.shards();
-        let is_set_up = |watched: &Arc<Watched>| Condition::of(watched).state != "connecting";
-        !shards.is_empty() && shards.iter().all(is_set_up)
+        let connects = |watched: &Arc<Watched>| matches!(watched.stage(), Stage::Connecting { .. });
+        !shards.is_empty() && !shards.iter().any(connects)
     }
 
     /// Adds a shard, after those of the same pipeline.
@@ -134,7 +134,6 @@ mod tests {
 
     #[test]
     fn a_relay_is_set_up_once_all_have_connected_or_stand_by() {
-        use super::watched::Stage;
         let telemetry = Telemetry::default();
         assert!(!telemetry.is_set_up() && !telemetry.ready().ok, "nothing is there yet");
         let shards = [0, 1].map(|shard| Arc::new(Watched::new("orders", shard, Arc::default())));

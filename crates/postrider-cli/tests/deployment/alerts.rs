@@ -5,6 +5,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use crate::support::Fixture;
 use crate::{documents, read, root};
 
 const HEADINGS: [&str; 4] =
@@ -30,6 +31,25 @@ fn alerts_fire_when_they_should_and_only_then() {
     promtool(&["check", "rules", "deploy/prometheus/rules.yml"]);
     let said = promtool(&["test", "rules", "deploy/prometheus/rules_test.yml"]);
     assert!(said.contains("SUCCESS"), "{said}");
+}
+
+/// As rules they are read by the same parser as in Grafana's data source.
+#[test]
+fn queries_of_the_dashboard_are_queries() {
+    let dashboard: Value = serde_json::from_str(&read("deploy/grafana/postrider.json")).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap();
+    let targets = panels.iter().filter_map(|panel| panel["targets"].as_array()).flatten();
+    let rules: Vec<Value> = targets
+        .map(|target| {
+            let query = target["expr"].as_str().unwrap().replace("$__rate_interval", "5m");
+            serde_json::json!({ "record": "a_query", "expr": query, "labels": { "id": query } })
+        })
+        .collect();
+    assert!(rules.len() > 20, "{}", rules.len());
+    let fixture = Fixture::new();
+    let file = serde_json::json!({ "groups": [{ "name": "queries", "rules": rules }] });
+    fixture.write("queries.yml", yaml_serde::to_string(&file).unwrap());
+    promtool(&["check", "rules", &fixture.path("queries.yml").display().to_string()]);
 }
 
 #[test]

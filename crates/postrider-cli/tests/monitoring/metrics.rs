@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
@@ -132,6 +134,19 @@ fn all_metrics() -> (BTreeSet<String>, String) {
     (given(&metrics), metrics.body)
 }
 
+/// Prometheus' own program reads the page, and finds no fault with it but a name that people know.
+fn assert_well_formed(page: &str) {
+    let mut promtool = Command::new("promtool");
+    promtool.args(["check", "metrics"]).stdin(Stdio::piped()).stderr(Stdio::piped());
+    let mut promtool = promtool.spawn().expect("`cargo xtask services up` installs promtool");
+    promtool.stdin.take().unwrap().write_all(page.as_bytes()).unwrap();
+    let said = promtool.wait_with_output().unwrap();
+    let said = String::from_utf8([said.stdout, said.stderr].concat()).unwrap();
+    let faults: Vec<&str> = said.lines().filter(|line| !line.is_empty()).collect();
+    assert_eq!(faults.len(), 1, "{said}");
+    assert!(faults[0].starts_with("outbox_unpublished_count non-histogram"), "{said}");
+}
+
 #[test]
 fn alerts_dashboard_and_guide_speak_of_metrics_that_exist() {
     let (exist, body) = all_metrics();
@@ -139,6 +154,7 @@ fn alerts_dashboard_and_guide_speak_of_metrics_that_exist() {
         let name = line.split(' ').next().unwrap();
         assert!(exist.contains(name), "{name} has no value in\n{body}");
     }
+    assert_well_formed(&body);
     let rules: Value = yaml_serde::from_str(&read("deploy/prometheus/rules.yml")).unwrap();
     let rules = rules["groups"][0]["rules"].as_array().unwrap();
     let alerts: String = rules.iter().map(|rule| rule["expr"].as_str().unwrap()).collect();

@@ -20,6 +20,8 @@ use crate::source::{Lease, Source, SourceError, SourceErrorKind};
 
 /// First and longest pause before an unavailable source is asked again.
 const SOURCE_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// How often a sink is checked that was not there at the start, until it is.
+pub(super) const CHECK_EVERY: Duration = Duration::from_secs(5);
 
 pub(super) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
@@ -52,6 +54,16 @@ pub(super) async fn check(sink: &dyn Sink, longest: Duration) -> Result<Vec<Stri
     timeout(longest, sink.check()).await.unwrap_or_else(|_| {
         Err(SinkError::new(FailureKind::Unavailable, "no answer to the check in time"))
     })
+}
+
+/// Ends once a sink is there that was not. What else is wrong with it is found out by publishing.
+pub(super) async fn until_there(sink: &dyn Sink, longest: Duration) {
+    loop {
+        sleep(CHECK_EVERY).await;
+        if check(sink, longest).await.is_ok() {
+            return;
+        }
+    }
 }
 
 /// Calls the sink; whatever happens, there is an answer for every message.

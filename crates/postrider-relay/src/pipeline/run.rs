@@ -4,17 +4,19 @@ use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 
-use super::calling::{BoxFuture, Published, check, is_over, lease_end, patiently, publish, wait};
+use super::calling::{
+    BoxFuture, Published, check, is_over, lease_end, patiently, publish, until_there, wait,
+};
 use super::care;
 use super::decision::random_jitter;
 use super::engine::{Engine, Policy, Progress, SettlementBatch};
 use super::intake::{hash, incoming};
 use super::log::Log;
 use super::{Options, PipelineError, State, Status, Totals};
-use crate::failure::{FailureKind, SinkError};
+use crate::failure::FailureKind;
 use crate::pauses::{Pause, PauseWatch};
 use crate::shutdown::Shutdown;
 use crate::sink::{Message, Sink};
@@ -27,8 +29,6 @@ const READ_WAIT: Duration = Duration::from_secs(1);
 const READ_WAIT_DRAIN: Duration = Duration::from_millis(50);
 /// How often the status is looked at when nothing else happens.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How often a sink is checked that was not there at the start, until it is.
-const CHECK_EVERY: Duration = Duration::from_secs(5);
 /// How long settling may take after the grace time.
 const SETTLE_GRACE: Duration = Duration::from_secs(2);
 
@@ -52,9 +52,8 @@ pub(super) struct Run<'a> {
     noting: Option<BoxFuture<'a, Result<(), SourceError>>>,
     /// On the way to learn whether anything is left.
     asking: Option<BoxFuture<'a, Result<bool, SourceError>>>,
-    /// On the way to learn whether the sink is there now, if it was not at the start.
-    checking: Option<BoxFuture<'a, Result<Vec<String>, SinkError>>>,
-    sink_away: bool,
+    /// On the way to learn that the sink is there, if it was not at the start.
+    sink_away: Option<BoxFuture<'a, ()>>,
     /// The last read found nothing.
     exhausted: bool,
     /// Another relay asked for the lease, and this is why the run stops.
@@ -111,11 +110,15 @@ impl<'a> Run<'a> {
             let crashes = resume.crashes;
             warn!(pipeline = name, crashes, "the last starts ended badly; one event at a time");
         }
+        let longest = options.publish_timeout;
         let checked = tokio::select! {
-            checked = check(sink, options.publish_timeout) => checked,
+            checked = check(sink, longest) => checked,
             () = shutdown.requested() => return Ok(Totals::default()),
         };
-        let sink_away = checked.is_err();
+        let sink_away: Option<BoxFuture<'a, ()>> = match checked {
+            Ok(_) => None,
+            Err(_) => Some(Box::pin(until_there(sink, longest))),
+        };
         let trouble = checked.as_ref().err().map(ToString::to_string);
         match checked {
             Err(error) if error.kind == FailureKind::Misconfigured => {
@@ -145,7 +148,6 @@ impl<'a> Run<'a> {
             settling: None,
             noting: None,
             asking: None,
-            checking: None,
             sink_away,
             exhausted: false,
             handing_over: false,
@@ -201,7 +203,7 @@ impl<'a> Run<'a> {
                 noted = wait(&mut self.noting) => self.noted(noted)?,
                 pending = wait(&mut self.asking) => self.asked(pending)?,
                 () = self.pauses.changed() => self.look_at_pauses(),
-                checked = wait(&mut self.checking) => self.checked(checked),
+                () = wait(&mut self.sink_away) => self.found_sink(),
                 () = sleep_until(wake_at) => {}
                 () = shutdown.requested(), if !self.engine.is_stopping() => {
                     info!(pipeline = self.name, "stopping");
@@ -291,13 +293,6 @@ impl<'a> Run<'a> {
         if self.engine.take_survived() {
             self.noting = Some(source.survived());
         }
-        if self.sink_away && self.checking.is_none() {
-            let (sink, longest) = (self.sink, self.options.publish_timeout);
-            self.checking = Some(Box::pin(async move {
-                sleep(CHECK_EVERY).await;
-                check(sink, longest).await
-            }));
-        }
         if self.may_be_drained() && self.asking.is_none() {
             self.asking = Some(source.pending());
         }
@@ -347,25 +342,16 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    fn checked(&mut self, checked: Result<Vec<String>, SinkError>) {
-        self.checking = None;
-        // What else is wrong with it is found out by publishing.
-        if self.sink_away && checked.is_ok() {
-            self.found_sink();
-            self.trouble = None;
-        }
-    }
-
     fn found_sink(&mut self) {
         info!(pipeline = self.name, "the sink is there");
-        self.sink_away = false;
-        self.checking = None;
+        self.sink_away = None;
+        self.trouble = None;
     }
 
     fn published(&mut self, published: Published) {
         let Published { call, results, took } = published;
         self.counters.answered(&call.messages, &results, took);
-        if self.sink_away && results.iter().any(Result::is_ok) {
+        if self.sink_away.is_some() && results.iter().any(Result::is_ok) {
             self.found_sink();
         }
         let mut failures = call.messages.iter().zip(&results);
@@ -410,7 +396,7 @@ impl<'a> Run<'a> {
             status.blocked_keys = self.engine.blocked_keys();
             status.trouble.clone_from(&self.trouble);
             status.circuit_open = circuit_open;
-            status.sink_away = self.sink_away;
+            status.sink_away = self.sink_away.is_some();
         });
         self.log.progress(progress, self.trouble.as_deref());
     }

@@ -225,9 +225,9 @@ async fn patiently<T, E: Passing, F: Future<Output = Result<T, E>>>(
             Err(error) if error.passes() => {
                 let message = error.details();
                 match news(error.is_held(), &message, &mut reason, told) {
-                    Some(News::StandsBy) => info!(pipeline, reason = %message, "standing by"),
+                    Some(News::StandsBy) => info!(pipeline, reason = message, "standing by"),
                     Some(News::Waits) => {
-                        warn!(pipeline, end, error = %message, "waiting until it is available");
+                        warn!(pipeline, end, error = message, "waiting until it is available");
                     }
                     None => {}
                 }

@@ -6,8 +6,9 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::super::calling::publish;
+use super::super::calling::{CHECK_EVERY, publish};
 use super::*;
+use crate::failure::SinkError;
 use crate::pipeline::leased::{HeldSink, LeaseHandle, event};
 use crate::pipeline::{Pipeline, Window};
 use crate::shutdown::{ShutdownHandle, shutdown};
