@@ -12,11 +12,12 @@ use std::{env, fs};
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
-const GUIDES: [&str; 9] = [
+const GUIDES: [&str; 10] = [
     "dead-letters",
     "getting-started",
     "kafka",
     "nats",
+    "operating",
     "postgresql",
     "pruning",
     "rabbitmq",

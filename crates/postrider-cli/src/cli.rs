@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::commands::{completions, dlq, init, migrate, prune, relay, slot, status};
-use crate::commands::{keys, pause, replay, show, tail};
+use crate::commands::{keys, pause, reconcile, replay, show, tail};
 
 /// Publishes the events of a database transaction, if and only if that transaction commits.
 #[derive(Debug, Parser)]
@@ -75,6 +75,9 @@ pub(crate) enum Command {
     /// Publish stored events again, with the same ids
     #[command(after_help = replay::EXAMPLES)]
     Replay(replay::ReplayArgs),
+    /// Find events that should have been published and were not
+    #[command(after_help = reconcile::EXAMPLES)]
+    Reconcile(reconcile::ReconcileArgs),
     /// Remove published events that are past their retention
     Prune(prune::PruneArgs),
     /// Look at what keeps the server's log for pipelines, make or drop it (PostgreSQL)

@@ -4,7 +4,7 @@ mod support;
 
 use support::{Fixture, stored};
 
-const COMMANDS: [&[&str]; 20] = [
+const COMMANDS: [&[&str]; 30] = [
     &[],
     &["demo"],
     &["init"],
@@ -19,6 +19,16 @@ const COMMANDS: [&[&str]; 20] = [
     &["dlq", "show"],
     &["dlq", "retry"],
     &["dlq", "discard"],
+    &["dlq", "export"],
+    &["tail"],
+    &["show"],
+    &["keys"],
+    &["keys", "blocked"],
+    &["keys", "release"],
+    &["pause"],
+    &["resume"],
+    &["replay"],
+    &["reconcile"],
     &["prune"],
     &["slot"],
     &["slot", "show"],

@@ -16,6 +16,7 @@ pub mod operator;
 pub mod pauses;
 pub mod pipeline;
 pub mod prune;
+pub mod reconcile;
 pub mod relay;
 pub mod replay;
 pub mod routing;

@@ -151,35 +151,56 @@ impl<M> Engine<M> {
         let whole_lanes = self.policy.ordered_by_key;
         let bytes = self.policy.batch_bytes_max;
         loop {
-            let mut entries = self.lanes.take(Room { events, bytes, whole_lanes });
+            let entries = self.lanes.take(Room { events, bytes, whole_lanes });
             if entries.is_empty() {
                 return None;
             }
-            entries.retain(|index| !self.set_aside_instead(*index));
+            let mut entries = self.without_paused(entries);
+            entries.retain(|index| !self.park_unsendable(*index));
             if !entries.is_empty() {
                 return Some(self.call(entries));
             }
         }
     }
 
-    /// Parks an event that can never be sent, and defers one whose key is stopped. That waits
-    /// until it is its turn: set aside before an earlier event of its key has its verdict, it
-    /// could overtake that one later.
-    fn set_aside_instead(&mut self, index: usize) -> bool {
+    /// Parks an event that can never be sent. That waits until it is its turn: set aside before
+    /// an earlier event of its key has its verdict, it could overtake that one later.
+    fn park_unsendable(&mut self, index: usize) -> bool {
         let entry = self.lanes.entry(index);
-        let key = entry.key;
-        if key.is_some_and(|key| self.paused.contains(&key)) {
-            let verdict = Verdict::Deferred { delay: PAUSED_FOR, failure: None, blocks: true };
-            self.conclude(index, verdict);
-        } else if let Some(message) = entry.unsendable.take() {
-            let attempts = entry.attempts.saturating_add(1);
-            let failure = Failure { kind: FailureKind::Rejected, message, attempts };
-            self.conclude(index, Verdict::Parked { failure, blocks: self.parked_blocks(key) });
-        } else {
-            return false;
-        }
+        let Some(message) = entry.unsendable.take() else { return false };
+        let (key, attempts) = (entry.key, entry.attempts.saturating_add(1));
+        let failure = Failure { kind: FailureKind::Rejected, message, attempts };
+        self.conclude(index, Verdict::Parked { failure, blocks: self.parked_blocks(key) });
         self.lanes.put_back(key, 1, &[]);
         true
+    }
+
+    /// Defers the first event of each lane that an operator has stopped, and queues those behind
+    /// it. That waits until it is its turn, for the same reason. Answers the events that may go.
+    fn without_paused(&mut self, entries: Vec<usize>) -> Vec<usize> {
+        if self.paused.is_empty() {
+            return entries;
+        }
+        let mut rest = Vec::with_capacity(entries.len());
+        let mut left = entries.as_slice();
+        while let Some(first) = left.first() {
+            let key = self.lanes.entry(*first).key;
+            if !key.is_some_and(|key| self.paused.contains(&key)) {
+                rest.push(*first);
+                left = &left[1..];
+                continue;
+            }
+            // Those of one lane stand together.
+            let together = left.iter().take_while(|index| self.lanes.entry(**index).key == key);
+            let (lane, others) = left.split_at(together.count());
+            left = others;
+            let mut verdict = Verdict::Deferred { delay: PAUSED_FOR, failure: None, blocks: true };
+            for index in lane {
+                self.conclude(*index, std::mem::replace(&mut verdict, Verdict::Queued));
+            }
+            self.lanes.put_back(key, lane.len(), &[]);
+        }
+        rest
     }
 
     /// After crashes: sends one event at a time, after its attempt was written down, and parks an
@@ -192,8 +213,12 @@ impl<M> Engine<M> {
         }
         let room = Room { events: 1, bytes: usize::MAX, whole_lanes: false };
         while allowed > 0 && self.lanes.in_flight() == 0 {
-            let index = *self.lanes.take(room).first()?;
-            if self.set_aside_instead(index) {
+            let taken = self.lanes.take(room);
+            if taken.is_empty() {
+                return None;
+            }
+            let Some(&index) = self.without_paused(taken).first() else { continue };
+            if self.park_unsendable(index) {
                 continue;
             }
             let entry = self.lanes.entry(index);

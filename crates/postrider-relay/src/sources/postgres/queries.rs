@@ -15,6 +15,7 @@
 mod admin;
 mod events;
 mod prune;
+mod reconcile;
 mod stops;
 
 use postrider::event::PAYLOAD_BYTES_MAX;
@@ -29,6 +30,7 @@ use crate::sources::Shard;
 pub(super) use self::admin::{AdminQueries, MISSING_TABLES, ONE_SNAPSHOT, pipelines};
 pub(super) use self::events::EventQueries;
 pub(super) use self::prune::{CUTOFF, Order, PruneQueries, column as pruning};
+pub(super) use self::reconcile::ReconcileQueries;
 pub(super) use self::stops::StopQueries;
 
 /// Longest JSON of headers that is looked at, in bytes. Escaped text is up to six times as long.
