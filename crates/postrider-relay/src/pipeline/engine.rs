@@ -24,6 +24,7 @@
 
 mod answers;
 mod exchange;
+mod pauses;
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -40,9 +41,6 @@ use super::options::{Ordering, Window};
 use crate::failure::{Failure, FailureKind, SinkError};
 use crate::source::{Handle, Settlement, Verdict};
 
-/// How long an event of a key that is stopped is set aside, before it is looked at again. Whoever
-/// lets the key go on need not wait for that: the source hands its first event out at once.
-const PAUSED_FOR: Duration = Duration::from_secs(30);
 /// Reading waits until so large a part of the window is free, so that batches stay large.
 const READ_PART: usize = 4;
 
@@ -175,34 +173,6 @@ impl<M> Engine<M> {
         true
     }
 
-    /// Defers the first event of each lane that an operator has stopped, and queues those behind
-    /// it. That waits until it is its turn, for the same reason. Answers the events that may go.
-    fn without_paused(&mut self, entries: Vec<usize>) -> Vec<usize> {
-        if self.paused.is_empty() {
-            return entries;
-        }
-        let mut rest = Vec::with_capacity(entries.len());
-        let mut left = entries.as_slice();
-        while let Some(first) = left.first() {
-            let key = self.lanes.entry(*first).key;
-            if !key.is_some_and(|key| self.paused.contains(&key)) {
-                rest.push(*first);
-                left = &left[1..];
-                continue;
-            }
-            // Those of one lane stand together.
-            let together = left.iter().take_while(|index| self.lanes.entry(**index).key == key);
-            let (lane, others) = left.split_at(together.count());
-            left = others;
-            let mut verdict = Verdict::Deferred { delay: PAUSED_FOR, failure: None, blocks: true };
-            for index in lane {
-                self.conclude(*index, std::mem::replace(&mut verdict, Verdict::Queued));
-            }
-            self.lanes.put_back(key, lane.len(), &[]);
-        }
-        rest
-    }
-
     /// After crashes: sends one event at a time, after its attempt was written down, and parks an
     /// event that brought the relay down too often.
     fn next_careful_call(&mut self, allowed: usize) -> Option<Call<M>> {
@@ -291,16 +261,6 @@ impl<M> Engine<M> {
                 self.blocked.remove(&key);
             }
         }
-    }
-
-    /// Takes in which lanes an operator has stopped.
-    pub fn pause_lanes(&mut self, lanes: HashSet<u64>) {
-        self.paused = lanes;
-    }
-
-    /// Nothing was sent until now because an operator had stopped it: that is no stall.
-    pub fn rested(&mut self, now: Duration) {
-        self.moved_at = now;
     }
 
     /// True once: the events that were under way at an earlier crash are settled.
