@@ -20,7 +20,7 @@ pub(crate) struct Cli {
 const EXIT_CODES: &str = "\
 Exit codes: 0 ok, 1 failure, 2 usage, 3 configuration, 4 unreachable, 5 not permitted,
             6 unsafe state refused, 7 partial (some pipelines failed, some ids not found,
-            a drain was stopped before its end)
+            a drain or a replay was stopped before its end, reconcile found missed events)
 
 POSTRIDER_LOG filters the log, for example POSTRIDER_LOG=debug. Defaults to info.";
 

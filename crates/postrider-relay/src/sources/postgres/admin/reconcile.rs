@@ -79,8 +79,8 @@ impl PostgresAdmin {
         let of = |kind: MissedKind| missed.iter().filter(move |it| it.kind == kind);
         let mut tx = self.connection.begin().await?;
         let name: Param<'_> = (pipeline, Type::TEXT);
-        tx.query(&sql.lock_failures, &[name.clone()]).await?;
-        let progress = tx.query(&sql.progress, &[name.clone()]).await?;
+        tx.query(&sql.lock_failures, std::slice::from_ref(&name)).await?;
+        let progress = tx.query(&sql.progress, std::slice::from_ref(&name)).await?;
         let progress: Option<String> = progress.first().map(|row| row.try_get(0)).transpose()?;
         let overtaken: Vec<i64> = of(MissedKind::Overtaken).map(|it| it.position).collect();
         let params: [Param<'_>; 2] = [name.clone(), (&overtaken, Type::INT8_ARRAY)];
