@@ -18,6 +18,7 @@ const GUIDES: [&str; 10] = [
     "getting-started",
     "kafka",
     "nats",
+    "operating",
     "postgresql",
     "pruning",
     "rabbitmq",

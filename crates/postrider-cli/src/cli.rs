@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::commands::{
-    check, completions, dlq, doctor, init, keys, man, migrate, pause, prune, relay, replay, show,
+    check, completions, dlq, doctor, init, keys, man, migrate, pause, prune, reconcile, relay, replay, show,
     slot, status, tail, verify,
 };
 
@@ -22,7 +22,7 @@ pub(crate) struct Cli {
 const EXIT_CODES: &str = "\
 Exit codes: 0 ok, 1 failure, 2 usage, 3 configuration, 4 unreachable, 5 not permitted,
             6 unsafe state refused, 7 partial (some pipelines failed, some ids not found,
-            a drain was stopped before its end)
+            a drain or a replay was stopped before its end, reconcile found missed events)
 
 POSTRIDER_LOG filters the log, for example POSTRIDER_LOG=debug. Defaults to info.";
 
@@ -82,6 +82,9 @@ pub(crate) enum Command {
     /// Publish stored events again, with the same ids
     #[command(after_help = replay::EXAMPLES)]
     Replay(replay::ReplayArgs),
+    /// Find events that should have been published and were not
+    #[command(after_help = reconcile::EXAMPLES)]
+    Reconcile(reconcile::ReconcileArgs),
     /// Read the broker back, and hold it against the outbox
     #[command(after_help = verify::EXAMPLES)]
     Verify(verify::VerifyArgs),

@@ -12,6 +12,7 @@ pub(crate) mod man;
 pub(crate) mod migrate;
 pub(crate) mod pause;
 pub(crate) mod prune;
+pub(crate) mod reconcile;
 pub(crate) mod relay;
 pub(crate) mod replay;
 pub(crate) mod show;

@@ -118,6 +118,45 @@ fn ids_that_are_not_there_are_told() {
 }
 
 #[test]
+fn they_are_filtered_grouped_and_exported() {
+    let fixture = Fixture::migrated();
+    for order in 1..=3 {
+        fixture.insert(&order.to_string(), "OrderPlaced", "this is not JSON");
+    }
+    fixture.insert("4", "OrderPaid", "[1]");
+    drain(&fixture);
+    let json = dlq(&fixture, &["list", "--by", "error", "--json"]).assert_code(0).stdout;
+    assert!(json.contains(r#""count":4"#) && json.ends_with("\"total\":1}\n"), "{json}");
+    let text = dlq(&fixture, &["list", "--by", "error"]).assert_code(0).stdout;
+    assert!(text.starts_with("COUNT  FIRST") && text.contains("at column #"), "{text}");
+    for (filter, count) in [
+        (["--type", "OrderPaid"], 1),
+        (["--kind", "rejected"], 4),
+        (["--kind", "failed"], 0),
+        (["--error", "JSON OBJECT"], 4),
+        (["--since", "1h"], 4),
+        (["--until", "1h"], 0),
+    ] {
+        let args = [&["retry", "--all", "--dry-run", "--json"][..], &filter].concat();
+        let json = dlq(&fixture, &args).assert_code(0).stdout;
+        assert!(json.contains(&format!(r#""count":{count},"#)), "{filter:?}: {json}");
+    }
+    dlq(&fixture, &["list", "--since", "yesterday"]).assert_code(2);
+
+    let export = ["export", "--output", "dead.jsonl"];
+    dlq(&fixture, &export).assert_code(0).assert_talk(&["wrote 4 dead letters to dead.jsonl"]);
+    let lines = fixture.lines("dead.jsonl");
+    assert_eq!(lines.len(), 4);
+    assert!(lines[0].starts_with(r#"{"cursor":1,"pipeline":"default""#), "{lines:?}");
+    assert!(lines[0].ends_with(r#""payload":{"total": 1.50}}"#), "{lines:?}");
+    dlq(&fixture, &export).assert_code(1).assert_talk(&["cannot write dead.jsonl", "  fix: "]);
+    dlq(&fixture, &[&export[..], &["--after", "3"]].concat()).assert_code(0);
+    assert_eq!(fixture.lines("dead.jsonl").len(), 5);
+    let stdout = dlq(&fixture, &["export", "--type", "OrderPaid"]).assert_code(0).stdout;
+    assert_eq!(stdout.lines().count(), 1, "{stdout}");
+}
+
+#[test]
 fn a_database_that_stays_locked_is_4() {
     let (fixture, bad, _) = parked();
     let writer = fixture.database();

@@ -4,7 +4,7 @@ mod support;
 
 use support::{Fixture, stored};
 
-const COMMANDS: [&[&str]; 26] = [
+const COMMANDS: [&[&str]; 37] = [
     &[],
     &["demo"],
     &["init"],
@@ -24,6 +24,17 @@ const COMMANDS: [&[&str]; 26] = [
     &["dlq", "show"],
     &["dlq", "retry"],
     &["dlq", "discard"],
+    &["dlq", "export"],
+    &["tail"],
+    &["show"],
+    &["keys"],
+    &["keys", "blocked"],
+    &["keys", "release"],
+    &["pause"],
+    &["resume"],
+    &["replay"],
+    &["reconcile"],
+    &["verify"],
     &["prune"],
     &["slot"],
     &["slot", "show"],

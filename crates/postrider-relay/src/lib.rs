@@ -20,6 +20,7 @@ pub mod pauses;
 pub mod pipeline;
 pub mod prune;
 pub mod readback;
+pub mod reconcile;
 pub mod relay;
 pub mod replay;
 pub mod routing;

@@ -4,8 +4,9 @@ use crate::admin::Admin;
 use crate::events::Events;
 use crate::keys::Keys;
 use crate::pauses::Pauses;
+use crate::reconcile::Reconcile;
 
 /// All parts together.
-pub trait Operator: Admin + Events + Keys + Pauses {}
+pub trait Operator: Admin + Events + Keys + Pauses + Reconcile {}
 
-impl<T: Admin + Events + Keys + Pauses> Operator for T {}
+impl<T: Admin + Events + Keys + Pauses + Reconcile> Operator for T {}

@@ -179,18 +179,20 @@ impl Run<'_> {
         tell: &mut impl FnMut(Replayed),
     ) -> Result<(), ReplayError> {
         let mut queue = Queue::default();
+        let mut unsendable = None;
         for read in self.events.read(page).await? {
-            match read.event {
-                Ok(event) => {
-                    let event_id = event.id();
-                    let message = self.encode(event).map_err(|error| ReplayError::Sink {
-                        event_id,
-                        position: read.position,
-                        error,
-                    })?;
-                    queue.push(read.position, message);
+            let Ok(event) = read.event else {
+                self.replayed.left_out += 1;
+                continue;
+            };
+            let (event_id, position) = (event.id(), read.position);
+            match self.encode(event) {
+                Ok(message) => queue.push(position, message),
+                // What stands before it may go, and nothing behind it.
+                Err(error) => {
+                    unsendable = Some(ReplayError::Sink { event_id, position, error });
+                    break;
                 }
-                Err(_) => self.replayed.left_out += 1,
             }
         }
         let mut failures = 0;
@@ -221,10 +223,13 @@ impl Run<'_> {
             }
             tell(self.replayed);
         }
-        let last = page.last().map_or(self.replayed.position, |last| last.position);
-        self.replayed.position = last;
+        if let Some(ReplayError::Sink { position, .. }) = &unsendable {
+            self.replayed.position = position - 1;
+        } else if let Some(last) = page.last() {
+            self.replayed.position = last.position;
+        }
         tell(self.replayed);
-        Ok(())
+        unsendable.map_or(Ok(()), Err)
     }
 
     fn encode(&self, event: std::sync::Arc<postrider::Event>) -> Result<Message, SinkError> {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use postrider::schema::{self, TableName};
 use postrider_relay::admin::{Admin, LeaseStatus, PipelineStatus, Selection};
 use postrider_relay::failure::{Failure, FailureKind};
+use postrider_relay::reconcile::MissedKind;
 use postrider_relay::source::{BatchLimit, Settlement, Source, Verdict};
 use postrider_relay::sources::{self, Progress, Shard, SourceSpec};
 use postrider_testkit::servers::postgres::Database;
@@ -172,6 +173,55 @@ async fn the_status_never_reads_the_whole_table() {
         let read = outbox.number(&format!("SELECT idx_tup_fetch {of_outbox}")).await;
         assert!(read < 100, "{progress}: {read} rows were read");
     }
+}
+
+/// G-01: what a relay went past, and what nothing would hand out, is found and given back.
+#[tokio::test]
+async fn missed_events_are_found_and_given_back() {
+    let outbox = Outbox::fresh().await;
+    outbox.insert(1, 1).await;
+    outbox.insert(2, 2).await;
+    let (table, columns) = (TableName::default(), BTreeMap::new());
+    let operator = sources::connect_operator(&outbox.database.url(), &table, &columns).await;
+    let operator = operator.unwrap();
+    let age = Duration::from_secs(300);
+    let missed = async || operator.missed(age, &[], 10).await.unwrap();
+    assert_eq!(missed().await, [], "they are young");
+    outbox.run("UPDATE outbox SET created_at = now() - interval '1 hour'").await;
+    let kinds = async || missed().await.iter().map(|it| it.kind).collect::<Vec<_>>();
+    assert_eq!(kinds().await, [MissedKind::Unpublished; 2]);
+    let of_type = operator.missed(age, &["Invoice".to_owned()], 10).await.unwrap();
+    assert_eq!(of_type, []);
+    assert_eq!(operator.give_back(&missed().await).await.unwrap(), 0, "relays find them");
+    let source = outbox.source(Progress::Mark, Shard::default()).await;
+    let read = source.next_batch(LIMIT).await.unwrap();
+    let delivered = |handle| Settlement { handle, verdict: Verdict::Delivered };
+    source.settle(&[delivered(read[0].handle), delivered(read[1].handle)]).await.unwrap();
+    assert_eq!(missed().await, []);
+
+    outbox.run("UPDATE outbox SET published_at = NULL WHERE aggregate_id = '1'").await;
+    assert_eq!(kinds().await, [MissedKind::Overtaken]);
+    assert_eq!(operator.give_back(&missed().await).await.unwrap(), 1);
+    assert_eq!(missed().await, []);
+    let back = source.next_batch(LIMIT).await.unwrap();
+    assert!(back.len() == 1 && back[0].returned);
+    let failure = Failure { kind: FailureKind::Failed, message: "no".to_owned(), attempts: 1 };
+    let hour = Duration::from_secs(3600);
+    let verdict = Verdict::Deferred { delay: hour, failure: Some(failure), blocks: true };
+    source.settle(&[Settlement { handle: back[0].handle, verdict }]).await.unwrap();
+    outbox
+        .run("UPDATE outbox_failures SET due_at = NULL, set_aside_at = now() - interval '1 hour'")
+        .await;
+    assert_eq!(kinds().await, [MissedKind::Forgotten]);
+    assert_eq!(operator.give_back(&missed().await).await.unwrap(), 1);
+    let back = source.next_batch(LIMIT).await.unwrap();
+    assert_eq!(back.len(), 1);
+    outbox.run("UPDATE outbox_failures SET due_at = now() - interval '1 hour'").await;
+    assert_eq!(kinds().await, [MissedKind::Overdue]);
+    outbox.run("INSERT INTO outbox_pauses (pipeline) VALUES ('*')").await;
+    assert_eq!(kinds().await, [], "an operator wants it so");
+    source.settle(&[delivered(back[0].handle)]).await.unwrap();
+    source.close().await.unwrap();
 }
 
 /// G-01: an operator frees a key while a relay queues another event of it.

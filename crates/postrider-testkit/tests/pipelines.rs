@@ -7,11 +7,13 @@ use postrider_testkit::suites::{self, pipeline, trials};
 
 fn main() -> ExitCode {
     let route = pipeline::backend(sources::memory::backend(), sinks::memory::backend());
-    let mut all = trials(pipeline::cases(), route);
+    let mut all = trials(pipeline::cases(), route.clone());
+    all.extend(trials(pipeline::pause_cases(), route));
     #[cfg(feature = "postgres")]
     for reading in sources::postgres::Reading::ALL {
         let route = pipeline::backend(sources::postgres::backend(reading), sinks::file::backend());
-        all.extend(trials(pipeline::cases(), route));
+        all.extend(trials(pipeline::cases(), route.clone()));
+        all.extend(trials(pipeline::pause_cases(), route));
     }
     #[cfg(not(feature = "postgres"))]
     all.push(suites::not_built("postgres", "postgres"));
@@ -19,7 +21,8 @@ fn main() -> ExitCode {
     for progress in postrider_relay::sources::Progress::ALL {
         let outbox = || sources::sqlite::backend(progress);
         let route = pipeline::backend(outbox(), sinks::file::backend());
-        all.extend(trials(pipeline::cases(), route));
+        all.extend(trials(pipeline::cases(), route.clone()));
+        all.extend(trials(pipeline::pause_cases(), route));
         #[cfg(feature = "http")]
         {
             let route = pipeline::backend(outbox(), sinks::http::backend());

@@ -127,7 +127,11 @@ pub(crate) async fn run(args: &ReplayArgs, output: Output) -> Result<(), CliErro
     tell(Some(replayed))?;
     output.talk(&format!("published {} of {total} events", replayed.published));
     let go_on = |after: i64| {
-        format!("postrider replay {} --after {after}", command(args, &outbox, &pipeline))
+        let flags = command(args, &outbox, &pipeline);
+        match after {
+            i64::MIN => format!("postrider replay {flags}"),
+            _ => format!("postrider replay {flags} --after {after}"),
+        }
     };
     end(go_on, replayed, result, shutdown.is_requested())
 }

@@ -24,6 +24,7 @@
 
 mod answers;
 mod exchange;
+mod pauses;
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -40,9 +41,6 @@ use super::options::{Ordering, Window};
 use crate::failure::{Failure, FailureKind, SinkError};
 use crate::source::{Handle, Settlement, Verdict};
 
-/// How long an event of a key that is stopped is set aside, before it is looked at again. Whoever
-/// lets the key go on need not wait for that: the source hands its first event out at once.
-const PAUSED_FOR: Duration = Duration::from_secs(30);
 /// Reading waits until so large a part of the window is free, so that batches stay large.
 const READ_PART: usize = 4;
 
@@ -150,33 +148,26 @@ impl<M> Engine<M> {
         let whole_lanes = self.policy.ordered_by_key;
         let bytes = self.policy.batch_bytes_max;
         loop {
-            let mut entries = self.lanes.take(Room { events, bytes, whole_lanes });
+            let entries = self.lanes.take(Room { events, bytes, whole_lanes });
             if entries.is_empty() {
                 return None;
             }
-            entries.retain(|index| !self.set_aside_instead(*index));
+            let mut entries = self.without_paused(entries);
+            entries.retain(|index| !self.park_unsendable(*index));
             if !entries.is_empty() {
                 return Some(self.call(entries));
             }
         }
     }
 
-    /// Parks an event that can never be sent, and defers one whose key is stopped. That waits
-    /// until it is its turn: set aside before an earlier event of its key has its verdict, it
-    /// could overtake that one later.
-    fn set_aside_instead(&mut self, index: usize) -> bool {
+    /// Parks an event that can never be sent. That waits until it is its turn: set aside before
+    /// an earlier event of its key has its verdict, it could overtake that one later.
+    fn park_unsendable(&mut self, index: usize) -> bool {
         let entry = self.lanes.entry(index);
-        let key = entry.key;
-        if key.is_some_and(|key| self.paused.contains(&key)) {
-            let verdict = Verdict::Deferred { delay: PAUSED_FOR, failure: None, blocks: true };
-            self.conclude(index, verdict);
-        } else if let Some(message) = entry.unsendable.take() {
-            let attempts = entry.attempts.saturating_add(1);
-            let failure = Failure { kind: FailureKind::Rejected, message, attempts };
-            self.conclude(index, Verdict::Parked { failure, blocks: self.parked_blocks(key) });
-        } else {
-            return false;
-        }
+        let Some(message) = entry.unsendable.take() else { return false };
+        let (key, attempts) = (entry.key, entry.attempts.saturating_add(1));
+        let failure = Failure { kind: FailureKind::Rejected, message, attempts };
+        self.conclude(index, Verdict::Parked { failure, blocks: self.parked_blocks(key) });
         self.lanes.put_back(key, 1, &[]);
         true
     }
@@ -191,8 +182,12 @@ impl<M> Engine<M> {
         }
         let room = Room { events: 1, bytes: usize::MAX, whole_lanes: false };
         while allowed > 0 && self.lanes.in_flight() == 0 {
-            let index = *self.lanes.take(room).first()?;
-            if self.set_aside_instead(index) {
+            let taken = self.lanes.take(room);
+            if taken.is_empty() {
+                return None;
+            }
+            let Some(&index) = self.without_paused(taken).first() else { continue };
+            if self.park_unsendable(index) {
                 continue;
             }
             let entry = self.lanes.entry(index);
@@ -265,16 +260,6 @@ impl<M> Engine<M> {
                 self.blocked.remove(&key);
             }
         }
-    }
-
-    /// Takes in which lanes an operator has stopped.
-    pub fn pause_lanes(&mut self, lanes: HashSet<u64>) {
-        self.paused = lanes;
-    }
-
-    /// Nothing was sent until now because an operator had stopped it: that is no stall.
-    pub fn rested(&mut self, now: Duration) {
-        self.moved_at = now;
     }
 
     /// True once: the events that were under way at an earlier crash are settled.

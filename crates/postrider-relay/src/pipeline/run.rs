@@ -241,29 +241,6 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Whether nobody has stopped the pipeline, as far as is known.
-    fn may_send(&self) -> bool {
-        self.pause.is_none() && self.pauses.is_known()
-    }
-
-    /// Takes in what an operator has stopped.
-    fn look_at_pauses(&mut self) {
-        self.engine.pause_lanes(self.pauses.lanes());
-        let pause = self.pauses.pause();
-        match (&self.pause, &pause) {
-            (None, Some(pause)) => {
-                let reason = pause.reason.as_deref();
-                info!(pipeline = self.name, reason, "paused by an operator");
-            }
-            (Some(_), None) => {
-                info!(pipeline = self.name, "resumed by an operator");
-                self.engine.rested(self.started.elapsed());
-            }
-            (None, None) | (Some(_), Some(_)) => {}
-        }
-        self.pause = pause;
-    }
-
     /// Starts whatever the engine asks for.
     fn begin_work(&mut self) {
         let (name, status, source) = (self.name, self.status, self.source);
@@ -428,5 +405,6 @@ fn ran_out(status: &watch::Sender<Status>) -> PipelineError {
     SourceError::new(SourceErrorKind::Lost, message).into()
 }
 
+mod pausing;
 #[cfg(test)]
 mod tests;

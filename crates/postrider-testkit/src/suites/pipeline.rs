@@ -8,6 +8,7 @@ mod faults;
 mod flow;
 mod kills;
 mod outcome;
+mod pauses;
 mod poison;
 mod relay;
 mod stops;
@@ -73,4 +74,9 @@ pub fn cases() -> Vec<Case<Subject, RouteCapabilities>> {
     cases.extend(poison::cases());
     cases.extend(stops::cases());
     cases
+}
+
+/// Cases about what an operator stops, which no sink has a part in.
+pub fn pause_cases() -> Vec<Case<Subject, RouteCapabilities>> {
+    pauses::cases()
 }

@@ -7,7 +7,10 @@ mod batches;
 mod cancelling;
 mod commits;
 mod concurrency;
+mod events;
+mod keys;
 mod operator;
+mod pauses;
 mod reader;
 mod reading;
 mod set_aside;
@@ -22,6 +25,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use postrider::Event;
 use postrider_relay::admin::Admin;
+use postrider_relay::operator::Operator;
 use postrider_relay::source::{Source, SourceError};
 
 use super::Case;
@@ -44,6 +48,10 @@ pub trait TestOutbox: Send + Sync {
 
     /// Connects as an operator.
     async fn admin(&self) -> Box<dyn Admin>;
+
+    /// Connects as an operator who looks at single events, keys and pauses too, where that can be
+    /// done.
+    async fn operator(&self) -> Option<Box<dyn Operator>>;
 
     /// How many rows stand in the outbox, published or not.
     async fn rows(&self) -> usize;
@@ -87,6 +95,8 @@ pub struct OutboxCapabilities {
     pub filters: bool,
     /// A delivered event stays in the outbox until it is pruned.
     pub keeps_delivered: bool,
+    /// An operator can look at single events, keys and pauses.
+    pub operated: bool,
     /// Several pipelines can read the outbox.
     pub shared: bool,
     /// A second relay of one pipeline is refused while the first runs. Otherwise it takes over,
@@ -145,7 +155,17 @@ pub const CANARY: &str = "canary";
 /// What a case is tried on.
 pub type Subject = Arc<dyn TestOutbox>;
 
+/// A case about single events, keys or pauses.
+fn operated(case: Case<Subject, OutboxCapabilities>) -> Case<Subject, OutboxCapabilities> {
+    case.needing(|can| can.operated, "an operator sees only the dead letters of this outbox")
+}
+
 impl dyn TestOutbox {
+    /// Connects as an operator; only for what [`operated`] is given.
+    pub async fn operated(&self) -> Box<dyn Operator> {
+        self.operator().await.expect("the case needs an operator")
+    }
+
     /// Writes events in one transaction.
     pub async fn write(&self, events: &[Event]) {
         let mut transaction = self.begin().await;
@@ -168,6 +188,9 @@ pub fn cases() -> Vec<Case<Subject, OutboxCapabilities>> {
     cases.extend(turns::cases());
     cases.extend(attempts::cases());
     cases.extend(operator::cases());
+    cases.extend(events::cases());
+    cases.extend(keys::cases());
+    cases.extend(pauses::cases());
     cases.extend(starts::cases());
     cases.extend(sharing::cases());
     cases.extend(concurrency::cases());

@@ -7,6 +7,7 @@
 mod events;
 mod keys;
 mod pauses;
+mod reconcile;
 mod status;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,7 +23,7 @@ use tokio_postgres::types::Type;
 use super::Location;
 use super::connection::{Connection, Param, Transaction};
 use super::error::{Trouble, not_migrated};
-use super::queries::{AdminQueries, EventQueries, MISSING_TABLES, StopQueries};
+use super::queries::{AdminQueries, EventQueries, MISSING_TABLES, ReconcileQueries, StopQueries};
 use super::slots;
 use super::table::{self, Table};
 use crate::admin::{Admin, COUNT_MAX, DeadLetter, DeadLetterDetail, OutboxStatus, Selection};
@@ -44,6 +45,7 @@ pub struct PostgresAdmin {
     sql: AdminQueries,
     events: EventQueries,
     stops: StopQueries,
+    reconcile: ReconcileQueries,
 }
 
 impl PostgresAdmin {
@@ -67,7 +69,8 @@ impl PostgresAdmin {
         let sql = AdminQueries::new(table.clone(), &outbox);
         let events = EventQueries::new(&table, &outbox);
         let stops = StopQueries::new(&outbox);
-        Ok(Self { connection, outbox, table, sql, events, stops })
+        let reconcile = ReconcileQueries::new(&table, &outbox);
+        Ok(Self { connection, outbox, table, sql, events, stops, reconcile })
     }
 
     async fn look(&self) -> Result<OutboxStatus, Trouble> {

@@ -16,6 +16,7 @@ mod admin;
 pub(super) mod diagnosis;
 mod events;
 mod prune;
+mod reconcile;
 mod stops;
 
 use postrider::event::PAYLOAD_BYTES_MAX;
@@ -30,6 +31,7 @@ use crate::sources::Shard;
 pub(super) use self::admin::{AdminQueries, MISSING_TABLES, ONE_SNAPSHOT, WRITTEN, pipelines};
 pub(super) use self::events::EventQueries;
 pub(super) use self::prune::{CUTOFF, Order, PruneQueries, column as pruning};
+pub(super) use self::reconcile::ReconcileQueries;
 pub(super) use self::stops::StopQueries;
 
 /// Longest JSON of headers that is looked at, in bytes. Escaped text is up to six times as long.

@@ -7,6 +7,7 @@
 mod events;
 mod keys;
 mod pauses;
+mod reconcile;
 mod status;
 
 use std::collections::BTreeSet;
@@ -21,7 +22,7 @@ use rusqlite::{Connection, Row, Transaction, TransactionBehavior, params, params
 
 use super::error::Trouble;
 use super::keys::Keys;
-use super::queries::{self, AdminQueries, EventQueries, Queries, StopQueries};
+use super::queries::{self, AdminQueries, EventQueries, Queries, ReconcileQueries, StopQueries};
 use super::{Location, open};
 use crate::admin::{Admin, COUNT_MAX, DeadLetter, DeadLetterDetail, OutboxStatus, Selection};
 use crate::source::SourceError;
@@ -42,6 +43,7 @@ struct Shared {
     sql: AdminQueries,
     events: EventQueries,
     stops: StopQueries,
+    reconcile: ReconcileQueries,
     keys: Queries,
 }
 
@@ -55,7 +57,8 @@ impl SqliteAdmin {
         let sql = AdminQueries::new(&table);
         let (events, stops) = (EventQueries::new(&table), StopQueries::new(&table));
         let keys = Queries::new(&table, false);
-        let shared = Shared { location, table, sql, events, stops, keys };
+        let reconcile = ReconcileQueries::new(&table);
+        let shared = Shared { location, table, sql, events, stops, reconcile, keys };
         let admin = Self { shared: Arc::new(shared) };
         admin.run("open the outbox", |_, _| Ok(())).await?;
         Ok(admin)

@@ -13,6 +13,7 @@ mod admin;
 mod checkpoint;
 mod events;
 mod prune;
+mod reconcile;
 mod stops;
 
 use postrider::event::{AGGREGATE_ID_BYTES_MAX, NAME_BYTES_MAX, PAYLOAD_BYTES_MAX};
@@ -22,6 +23,7 @@ pub(super) use self::admin::AdminQueries;
 pub(super) use self::checkpoint::CheckpointQueries;
 pub(super) use self::events::EventQueries;
 pub(super) use self::prune::PruneQueries;
+pub(super) use self::reconcile::ReconcileQueries;
 pub(super) use self::stops::StopQueries;
 
 /// Longest text of a UUID or a time that is looked at, in bytes.

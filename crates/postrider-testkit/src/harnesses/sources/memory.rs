@@ -5,6 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use postrider::Event;
 use postrider_relay::admin::Admin;
+use postrider_relay::operator::Operator;
 use postrider_relay::source::{Source, SourceError};
 use postrider_relay::sources::memory::MemoryOutbox;
 
@@ -18,6 +19,7 @@ const CAPABILITIES: OutboxCapabilities = OutboxCapabilities {
     concurrent_transactions: true,
     filters: false,
     keeps_delivered: false,
+    operated: false,
     shared: false,
     stands_by: false,
     // Rows are typed: what is wrong with one is a text, with or without a key.
@@ -63,6 +65,10 @@ impl TestOutbox for Memory {
 
     async fn admin(&self) -> Box<dyn Admin> {
         Box::new(self.outbox.clone())
+    }
+
+    async fn operator(&self) -> Option<Box<dyn Operator>> {
+        None
     }
 
     async fn rows(&self) -> usize {

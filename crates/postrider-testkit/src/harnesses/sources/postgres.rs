@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use postrider::schema::{self, TableName};
 use postrider::{Event, Outbox};
 use postrider_relay::admin::Admin;
+use postrider_relay::operator::Operator;
 use postrider_relay::source::{BatchLimit, Source, SourceError};
 use postrider_relay::sources::{self, Mode, Progress, SourceSpec};
 use sqlx::postgres::PgPoolOptions;
@@ -78,6 +79,7 @@ fn capabilities(progress: Progress) -> OutboxCapabilities {
         concurrent_transactions: true,
         filters: true,
         keeps_delivered: progress != Progress::Delete,
+        operated: true,
         shared: progress == Progress::Cursor,
         stands_by: true,
         // The types of its columns keep the others out.
@@ -195,6 +197,12 @@ impl TestOutbox for Postgres {
             sources::connect_admin(&self.database.url(), &TableName::default(), &BTreeMap::new())
                 .await;
         admin.expect("an operator can connect")
+    }
+
+    async fn operator(&self) -> Option<Box<dyn Operator>> {
+        let (url, table) = (self.database.url(), TableName::default());
+        let operator = sources::connect_operator(&url, &table, &BTreeMap::new()).await;
+        Some(operator.expect("an operator can connect"))
     }
 
     async fn rows(&self) -> usize {

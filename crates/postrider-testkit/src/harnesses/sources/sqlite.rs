@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use postrider::schema::{self, TableName};
 use postrider::{Event, Outbox};
 use postrider_relay::admin::Admin;
+use postrider_relay::operator::Operator;
 use postrider_relay::source::{Source, SourceError};
 use postrider_relay::sources::{self, Progress, SourceSpec};
 use rusqlite::Connection as Database;
@@ -36,6 +37,7 @@ fn capabilities(progress: Progress) -> OutboxCapabilities {
         concurrent_transactions: false,
         filters: true,
         keeps_delivered: progress != Progress::Delete,
+        operated: true,
         shared: progress == Progress::Cursor,
         stands_by: true,
         tamperings: &Tampering::ALL,
@@ -149,6 +151,12 @@ impl TestOutbox for Sqlite {
         let admin =
             sources::connect_admin(&self.url(), &TableName::default(), &BTreeMap::new()).await;
         admin.expect("an operator can connect")
+    }
+
+    async fn operator(&self) -> Option<Box<dyn Operator>> {
+        let (url, table) = (self.url(), TableName::default());
+        let operator = sources::connect_operator(&url, &table, &BTreeMap::new()).await;
+        Some(operator.expect("an operator can connect"))
     }
 
     async fn rows(&self) -> usize {

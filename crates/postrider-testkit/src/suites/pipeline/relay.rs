@@ -109,6 +109,15 @@ impl Route {
 }
 
 impl Running {
+    /// A pipeline that was started.
+    pub(super) fn of(
+        stop: ShutdownHandle,
+        status: watch::Receiver<Status>,
+        task: JoinHandle<Result<Totals, PipelineError>>,
+    ) -> Self {
+        Self { stop, status, task }
+    }
+
     /// Waits for a status.
     pub(super) async fn until(&mut self, what: &str, is: impl FnMut(&Status) -> bool) {
         let seen = within(what, self.status.wait_for(is)).await;

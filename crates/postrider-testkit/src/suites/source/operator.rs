@@ -1,6 +1,7 @@
 //! What an operator sees and does.
 
 use postrider_relay::admin::{Admin, DeadLetter, Selection};
+use postrider_relay::failure::{Failure, FailureKind};
 use postrider_relay::source::Verdict;
 
 use super::reader::{Reader, parked};
@@ -17,6 +18,8 @@ pub(super) fn cases() -> Vec<Case<Subject, OutboxCapabilities>> {
         case!(a_dead_letter_shows_why_and_what_waits),
         case!(a_dead_letter_keeps_its_bytes),
         case!(a_selection_means_all_of_its_parts),
+        case!(dead_letters_are_filtered),
+        case!(dead_letters_are_read_whole_in_pages),
         case!(what_is_not_parked_is_no_dead_letter),
         case!(a_letter_under_way_cannot_be_discarded),
     ]
@@ -160,6 +163,75 @@ async fn a_selection_means_all_of_its_parts(outbox: Subject) {
     assert_eq!(admin.discard(&of_key("k1")).await.expect("a discard works"), 1);
     assert_eq!(reader.drain().await, [11]);
     assert_eq!(listed(&letters(&*admin, &Selection::default()).await), [3, 5]);
+}
+
+async fn dead_letters_are_filtered(outbox: Subject) {
+    outbox.write(&[event("a", 1), event("b", 2), event("c", 3)]).await;
+    let reader = Reader::start(&*outbox).await;
+    let read = reader.read(3).await;
+    let parked = |kind, message: &str| Verdict::Parked {
+        failure: Failure { kind, message: message.to_owned(), attempts: 1 },
+        blocks: true,
+    };
+    let verdicts = [
+        parked(FailureKind::Failed, "answered 503 Überlast"),
+        parked(FailureKind::Rejected, "it is 50% TOO_large"),
+        parked(FailureKind::Failed, "no answer"),
+    ];
+    for (record, verdict) in read.iter().zip(verdicts) {
+        reader.settle(&[(record, verdict)]).await;
+    }
+    let admin = outbox.admin().await;
+    let all = letters(&*admin, &Selection::default()).await;
+    let kind = |kind: &str| Selection { kind: Some(kind.into()), ..Selection::default() };
+    let error = |part: &str| Selection { error: Some(part.into()), ..Selection::default() };
+    let of_type = |name: &str| Selection { event_type: Some(name.into()), ..Selection::default() };
+    let hour = std::time::Duration::from_secs(3600);
+    let (first, last) = (all[0].parked_at, all[2].parked_at);
+    let since = |time| Selection { since: Some(time), ..Selection::default() };
+    let until = |time| Selection { until: Some(time), ..Selection::default() };
+    let cases = [
+        (kind("failed"), vec![1, 3]),
+        (kind("fail"), vec![]),
+        (error("ANSWER"), vec![1, 3]),
+        (error("Überlast"), vec![1]),
+        (error("50%"), vec![2]),
+        (error("5_%"), vec![]),
+        (error("too_large"), vec![2]),
+        (of_type("Event2"), vec![2]),
+        (of_type("event2"), vec![]),
+        (since(first), vec![1, 2, 3]),
+        (since(last + hour), vec![]),
+        (until(last + hour), vec![1, 2, 3]),
+        (until(first), vec![]),
+        (Selection { kind: Some("failed".into()), ..error("503") }, vec![1]),
+        (Selection { kind: Some("rejected".into()), ..error("503") }, vec![]),
+    ];
+    for (selection, expected) in cases {
+        assert_eq!(listed(&letters(&*admin, &selection).await), expected, "{selection:?}");
+    }
+    assert_eq!(admin.retry(&kind("rejected")).await.expect("a retry works"), 1);
+    assert_eq!(reader.drain().await, [2]);
+    assert_eq!(admin.discard(&error("503")).await.expect("a discard works"), 1);
+    assert_eq!(listed(&letters(&*admin, &Selection::default()).await), [3]);
+}
+
+/// G-07.
+async fn dead_letters_are_read_whole_in_pages(outbox: Subject) {
+    let _reader = with_letters(&outbox).await;
+    let admin = outbox.admin().await;
+    let mut found = Vec::new();
+    let mut after = None;
+    loop {
+        let page = admin.dead_letter_details(&Selection::default(), after, 2).await;
+        let page = page.expect("dead letters can be read");
+        assert!(page.len() <= 2);
+        let Some(last) = page.last() else { break };
+        after = Some(last.letter.cursor);
+        found.extend(page);
+    }
+    let payloads: Vec<&[u8]> = found.iter().map(|detail| detail.payload.as_slice()).collect();
+    assert_eq!(payloads, [b"1", b"2", b"3", b"4", b"5"]);
 }
 
 async fn what_is_not_parked_is_no_dead_letter(outbox: Subject) {

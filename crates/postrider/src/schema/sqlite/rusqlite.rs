@@ -175,6 +175,7 @@ mod tests {
             "it's \"mine\"_failures_due",
             "it's \"mine\"_failures_id",
             "it's \"mine\"_failures_key",
+            "it's \"mine\"_pauses",
             "it's \"mine\"_unpublished",
             "outbox",
             "outbox_checkpoints",
@@ -182,6 +183,7 @@ mod tests {
             "outbox_failures_due",
             "outbox_failures_id",
             "outbox_failures_key",
+            "outbox_pauses",
             "outbox_unpublished",
             "postrider_migrations",
         ];

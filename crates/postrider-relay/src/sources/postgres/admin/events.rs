@@ -52,9 +52,17 @@ impl Events for PostgresAdmin {
         wanted: &Wanted,
         limit: usize,
     ) -> Result<Written, SourceError> {
-        let since = Since::parse(since)?;
-        let written = self.written_rows(since, wanted, limit).await;
-        written.map_err(|trouble| trouble.while_doing("read new events"))
+        let doing = "read new events";
+        let place = Since::parse(since)?;
+        let was_within = matches!(place, Since::Within { .. });
+        let written = self.written_rows(place, wanted, limit).await;
+        let written = written.map_err(|trouble| trouble.while_doing(doing))?;
+        if !was_within || !written.events.is_empty() {
+            return Ok(written);
+        }
+        // The stretch ended with the page before. More may have come since.
+        let next = self.written_rows(Since::parse(&written.next)?, wanted, limit).await;
+        next.map_err(|trouble| trouble.while_doing(doing))
     }
 
     async fn stored(

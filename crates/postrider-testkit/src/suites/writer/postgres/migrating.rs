@@ -49,7 +49,7 @@ async fn each_outbox_has_tables_of_its_own_and_all_share_the_inbox(schema: Schem
     let mut client = migrated(&schema, Layout::Plain).await;
     let odd = odd_name();
     migrate(&mut client, &odd, Some(Layout::Plain)).await.expect("a second outbox can be made");
-    let side = ["", "_checkpoints", "_claims", "_failures", "_leases", "_messages"];
+    let side = ["", "_checkpoints", "_claims", "_failures", "_leases", "_messages", "_pauses"];
     let mut expected: Vec<String> = side.map(|suffix| format!("outbox{suffix}")).into();
     expected.extend(side.map(|suffix| format!("{odd}{suffix}")));
     let shared = ["inbox", "inbox_messages", "inbox_versions", "postrider_migrations"];
@@ -151,6 +151,7 @@ async fn an_existing_table_stays_as_it_is(schema: Schema) {
         "events_failures",
         "events_leases",
         "events_messages",
+        "events_pauses",
         "inbox",
         "inbox_messages",
         "inbox_versions",

@@ -1,0 +1,217 @@
+//! Single events, keys, pauses and replays from the command line.
+
+mod support;
+
+use support::{Fixture, Ran, wait_until};
+
+const FROM: [&str; 2] = ["--from", "sqlite://app.db"];
+
+fn run(fixture: &Fixture, args: &[&str]) -> Ran {
+    fixture.run(&[args, &FROM].concat())
+}
+
+fn to(fixture: &Fixture, name: &str) -> String {
+    format!("file://{}", fixture.path(name).display())
+}
+
+fn drain(fixture: &Fixture) {
+    let to = to(fixture, "out.jsonl");
+    run(fixture, &["relay", "--to", &to, "--drain"]).assert_code(0);
+}
+
+/// A database after a drain in which an event of order 1 was parked, with another behind it.
+fn parked() -> (Fixture, String, String) {
+    let fixture = Fixture::migrated();
+    let bad = fixture.insert("1", "OrderPlaced", "this is not JSON");
+    let behind = fixture.insert("1", "OrderPaid", "{}");
+    fixture.insert("2", "OrderPlaced", "{}");
+    drain(&fixture);
+    (fixture, bad, behind)
+}
+
+#[test]
+fn show_tells_the_life_of_an_event() {
+    let (fixture, bad, behind) = parked();
+    let shown = run(&fixture, &["show", &behind]).assert_code(0);
+    let expected = format!("waits behind  1 of its key, first {bad}: parked since ");
+    assert!(shown.stdout.contains(&expected), "{}", shown.stdout);
+    assert!(shown.stdout.contains("state         queued since "), "{}", shown.stdout);
+    assert!(!shown.stdout.contains("total"), "the payload was not asked for: {}", shown.stdout);
+    let json = run(&fixture, &["show", &behind, "--json", "--payload"]).assert_code(0).stdout;
+    assert!(json.contains(r#""payload":{"total": 1.50}"#), "{json}");
+    assert!(json.contains(r#""pipelines":[{"pipeline":"default","state":"queued""#), "{json}");
+    let missing = run(&fixture, &["show", "01900000-0000-7000-8000-000000000099"]).assert_code(1);
+    missing.assert_talk(&["neither in the outbox nor set aside", "pruned", "rolled back"]);
+}
+
+#[test]
+fn tail_shows_and_follows_what_is_written() {
+    let fixture = Fixture::migrated();
+    run(&fixture, &["tail"]).assert_code(0).assert_talk(&["no events"]);
+    for number in 1..=3 {
+        fixture.insert(&number.to_string(), "OrderPlaced", "{}");
+    }
+    let paid = fixture.insert("1", "OrderPaid", "{}");
+    let lines = run(&fixture, &["tail", "--limit", "2"]).assert_code(0).stdout;
+    let lines: Vec<&str> = lines.lines().collect();
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert!(lines[0].contains("Order/3  OrderPlaced  15 bytes"), "{lines:?}");
+    assert!(lines[1].contains(&paid), "{lines:?}");
+    for args in [["tail", "--type", "OrderPaid"], ["tail", "--since", "0s"]] {
+        let count = usize::from(args[1] == "--type");
+        let found = run(&fixture, &args).assert_code(0).stdout;
+        assert_eq!(found.lines().count(), count, "{args:?}: {found}");
+    }
+    let out = std::fs::File::create(fixture.path("tail.jsonl")).unwrap();
+    let args = ["tail", "-f", "--key", "Order/2", "--json", FROM[0], FROM[1]];
+    let mut following = fixture.command(&args).stdout(out).spawn().unwrap();
+    wait_until("the first event", || fixture.lines("tail.jsonl").len() == 1);
+    fixture.insert("1", "OrderPaid", "{}");
+    let second = fixture.insert("2", "OrderPaid", "{}");
+    wait_until("the second event", || fixture.lines("tail.jsonl").len() == 2);
+    let lines = fixture.lines("tail.jsonl");
+    let start = format!(r#"{{"position":6,"event_id":"{second}","aggregate_type":"Order""#);
+    assert!(lines[1].starts_with(&start), "{lines:?}");
+    following.kill().unwrap();
+    following.wait().unwrap();
+}
+
+#[test]
+fn a_paused_pipeline_goes_on_without_a_restart() {
+    let fixture = Fixture::migrated();
+    let reason = ["pause", "--reason", "the warehouse burns"];
+    run(&fixture, &reason).assert_code(0).assert_talk(&[
+        "every pipeline is paused; relays notice within two seconds",
+        "let it go on: postrider resume --from sqlite://app.db",
+    ]);
+    run(&fixture, &["pause"]).assert_code(0).assert_talk(&["is paused already"]);
+    fixture.insert("1", "OrderPlaced", "{}");
+    let to = to(&fixture, "out.jsonl");
+    let mut relay = fixture.start(&["relay", FROM[0], FROM[1], "--to", &to]);
+    relay.wait_for("paused by an operator");
+    let status = run(&fixture, &["status"]).assert_code(0);
+    assert!(status.stderr.contains("(the warehouse burns); let it go on: "), "{}", status.stderr);
+    let json = run(&fixture, &["status", "--json"]).assert_code(0).stdout;
+    assert!(json.contains(r#","paused":{"since":""#), "{json}");
+    assert!(fixture.lines("out.jsonl").is_empty());
+    run(&fixture, &["resume"]).assert_code(0).assert_talk(&["every pipeline goes on; it was"]);
+    relay.wait_for("resumed by an operator");
+    wait_until("the event is published", || fixture.lines("out.jsonl").len() == 1);
+    run(&fixture, &["pause", "--key", "Order/1"]).assert_code(0);
+    run(&fixture, &["resume"]).assert_code(1).assert_talk(&[
+        "error: every pipeline is not paused",
+        "the key Order/1 in every pipeline is still paused",
+    ]);
+    run(&fixture, &["resume", "--key", "Order/1", "--json"]).assert_code(0);
+    relay.signal("TERM");
+    assert!(relay.wait().success());
+}
+
+#[test]
+fn a_blocked_key_is_listed_and_released() {
+    let (fixture, bad, _) = parked();
+    let list = run(&fixture, &["keys", "blocked"]).assert_code(0).stdout;
+    assert!(list.contains("Order/1") && list.contains(&bad), "{list}");
+    let json = run(&fixture, &["keys", "blocked", "--json"]).assert_code(0).stdout;
+    assert!(json.contains(r#""events":2,"first_event_id""#), "{json}");
+    fixture.database().execute("UPDATE outbox_failures SET headers = '{}'", []).unwrap();
+    run(&fixture, &["keys", "release", "Order/1"])
+        .assert_code(0)
+        .assert_talk(&["was a dead letter, and is tried again with fresh attempts"]);
+    drain(&fixture);
+    let lines = fixture.lines("out.jsonl");
+    assert_eq!(lines.len(), 3);
+    assert!(lines[1].contains("OrderPlaced") && lines[2].contains("OrderPaid"), "{lines:?}");
+    run(&fixture, &["keys", "release", "Order/1"])
+        .assert_code(1)
+        .assert_talk(&["the key Order/1 waits for nothing"]);
+    run(&fixture, &["keys", "blocked"]).assert_code(0).assert_talk(&["no key waits"]);
+}
+
+#[test]
+fn a_replay_publishes_the_same_events_again() {
+    let fixture = Fixture::migrated();
+    let ids: Vec<String> =
+        (1..=4).map(|order| fixture.insert(&order.to_string(), "OrderPlaced", "{}")).collect();
+    fixture.insert("1", "OrderPaid", "{}");
+    drain(&fixture);
+    let again = to(&fixture, "again.jsonl");
+    let args = ["replay", "--type", "OrderPlaced", "--to", &again];
+    let dry = run(&fixture, &[&args[..], &["--dry-run", "--json"]].concat()).assert_code(0).stdout;
+    assert!(dry.starts_with(r#"{"dry_run":true,"found":4,"#), "{dry}");
+    run(&fixture, &args).assert_code(2).assert_talk(&["  fix: add --yes"]);
+    assert!(fixture.lines("again.jsonl").is_empty());
+    run(&fixture, &[&args[..], &["--yes", "--rate", "1000/s"]].concat())
+        .assert_code(0)
+        .assert_talk(&["published 4 of 4 events"]);
+    let lines = fixture.lines("again.jsonl");
+    assert_eq!(lines.len(), 4);
+    for (line, id) in lines.iter().zip(&ids) {
+        assert!(line.contains(id) && line.contains(r#""postrider-replay":"true""#), "{line}");
+    }
+    assert!(!fixture.read("out.jsonl").contains("postrider-replay"));
+    let one = ["replay", "--aggregate", "Order/1", "--to", "stdout:", "--after", "1", "--yes"];
+    let stdout = run(&fixture, &one).assert_code(0).stdout;
+    assert_eq!(stdout.lines().count(), 1, "{stdout}");
+    assert!(stdout.contains("OrderPaid"), "{stdout}");
+    // The progress of the pipeline is what it was.
+    let status = run(&fixture, &["status", "--json"]).assert_code(0).stdout;
+    assert!(status.contains(r#""unpublished":0"#), "{status}");
+}
+
+#[test]
+fn events_that_were_missed_are_found_and_given_back() {
+    let fixture = Fixture::migrated();
+    run(&fixture, &["reconcile"]).assert_code(0).assert_talk(&["nothing was missed"]);
+    let first = fixture.insert("1", "OrderPlaced", "{}");
+    fixture.insert("2", "OrderPlaced", "{}");
+    let old = "UPDATE outbox SET created_at = '2025-01-01T00:00:00.000Z'";
+    fixture.database().execute_batch(old).unwrap();
+    let backlog = run(&fixture, &["reconcile", "--publish"]).assert_code(7);
+    backlog.assert_talk(&["2 unpublished: no relay has come to it", "0 events were given back"]);
+    drain(&fixture);
+    run(&fixture, &["reconcile"]).assert_code(0);
+
+    // A mark that was lost, although later events were published.
+    let lost = "UPDATE outbox SET published_at = NULL WHERE seq = 1";
+    fixture.database().execute_batch(lost).unwrap();
+    let json = run(&fixture, &["reconcile", "--json"]).assert_code(7).stdout;
+    assert!(json.contains(r#""kind":"overtaken""#) && json.contains(&first), "{json}");
+    assert!(json.ends_with("\"counts\":{\"overtaken\":1},\"given_back\":0}\n"), "{json}");
+    run(&fixture, &["reconcile", "--publish"])
+        .assert_code(7)
+        .assert_talk(&["1 event was given back; a relay publishes them now"]);
+    drain(&fixture);
+    let lines = fixture.lines("out.jsonl");
+    assert!(lines.len() == 3 && lines[2].contains(&first), "{lines:?}");
+    run(&fixture, &["reconcile"]).assert_code(0);
+
+    // A key that nothing would ever hand out.
+    let (fixture, bad, _) = parked();
+    let forget = "UPDATE outbox_failures SET state = 'queued', headers = '{}',
+        set_aside_at = '2025-01-01T00:00:00.000000Z' WHERE state = 'parked'";
+    fixture.database().execute_batch(forget).unwrap();
+    let found = run(&fixture, &["reconcile", "--publish"]).assert_code(7);
+    assert!(found.stdout.contains(&bad), "{}", found.stdout);
+    drain(&fixture);
+    assert_eq!(fixture.lines("out.jsonl").len(), 3);
+    run(&fixture, &["reconcile"]).assert_code(0);
+}
+
+/// What was published before the stop is not lost, and the rest can go on.
+#[test]
+fn a_replay_that_cannot_go_on_says_how_to() {
+    let fixture = Fixture::migrated();
+    let first = fixture.insert("1", "OrderPlaced", r#"{"tenant": "acme"}"#);
+    let second = fixture.insert("2", "OrderPlaced", "{}");
+    let again = to(&fixture, "again.jsonl");
+    let args = ["replay", "--to", &again, "--topic", "{header.tenant}", "--yes"];
+    let ran = run(&fixture, &args).assert_code(1);
+    let expected = format!("the event {second} could not be published");
+    assert!(ran.stderr.contains(&expected), "{}", ran.stderr);
+    assert!(ran.stderr.contains("published 1 of 2 events"), "{}", ran.stderr);
+    let talk = &ran.stderr;
+    assert!(talk.contains("--after 1\n") && talk.contains("--after 2\n"), "{talk}");
+    let lines = fixture.lines("again.jsonl");
+    assert!(lines.len() == 1 && lines[0].contains(&first), "{lines:?}");
+}

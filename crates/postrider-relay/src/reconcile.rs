@@ -1,0 +1,99 @@
+//! The safety net: finds events that should have been published by now and were not, without
+//! trusting what relays think of their progress.
+//!
+//! It looks at rows alone: those that no pipeline has marked although they are old, and those that
+//! are set aside although it is their turn. A cursor leaves nothing in rows that could be compared
+//! with it, so of a pipeline with `progress = "cursor"` only what is set aside is looked at.
+
+use std::fmt;
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use postrider::Key;
+
+use crate::source::SourceError;
+
+/// Finds events that were missed, and gives them back to relays.
+#[async_trait]
+pub trait Reconcile: Send + Sync {
+    /// Events that should have been published for so long, at most `limit` of each kind. Only of
+    /// these aggregate types, unless there are none, where rows are marked or removed.
+    async fn missed(
+        &self,
+        older_than: Duration,
+        aggregate_types: &[String],
+        limit: usize,
+    ) -> Result<Vec<Missed>, SourceError>;
+
+    /// Gives back what relays would not find by themselves: it is handed out at once, in the order
+    /// of its key. Safe while relays run; at worst an event is published twice. Answers how many
+    /// events that were.
+    async fn give_back(&self, missed: &[Missed]) -> Result<u64, SourceError>;
+}
+
+/// An event that should have been published.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missed {
+    /// What is wrong with it.
+    pub kind: MissedKind,
+    /// The pipeline that should have published it.
+    pub pipeline: String,
+    /// Its number in the order of the outbox.
+    pub position: i64,
+    /// Its id.
+    pub event_id: String,
+    /// Its key.
+    pub key: Key,
+    /// When it was written, or when it was its turn.
+    pub since: SystemTime,
+}
+
+/// What is wrong with an event that was not published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum MissedKind {
+    /// It is set aside, the first of its key, and nothing would ever hand it out.
+    Forgotten,
+    /// It is set aside, and was due long ago.
+    Overdue,
+    /// It is not marked, and events that were written after it were published when it was old
+    /// already.
+    Overtaken,
+    /// It is not marked, and neither is what was written after it.
+    Unpublished,
+}
+
+impl MissedKind {
+    /// Every kind.
+    pub const ALL: [Self; 4] = [Self::Forgotten, Self::Overdue, Self::Overtaken, Self::Unpublished];
+
+    /// Its name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Forgotten => "forgotten",
+            Self::Overdue => "overdue",
+            Self::Overtaken => "overtaken",
+            Self::Unpublished => "unpublished",
+        }
+    }
+
+    /// Why such an event is not published, and what helps.
+    pub fn why(self) -> &'static str {
+        match self {
+            Self::Forgotten => "nothing hands it out by itself: give it back with --publish",
+            Self::Overdue => "no relay has taken it: start one, or look why it stands still",
+            Self::Overtaken => "relays went past it: give it back with --publish",
+            Self::Unpublished => "no relay has come to it: start one, or look why it stands still",
+        }
+    }
+
+    /// Whether a relay finds it by itself, as soon as one runs.
+    pub fn comes_by_itself(self) -> bool {
+        matches!(self, Self::Overdue | Self::Unpublished)
+    }
+}
+
+impl fmt::Display for MissedKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}

@@ -1,0 +1,122 @@
+//! Statements that look for events that were missed.
+
+use postrider::schema::TableName;
+
+use super::super::table::Table;
+use super::{FAILURE_COLUMNS, OR_AGAIN, lock_failures, mend, nothing_before};
+
+/// How many rows behind one are looked at to tell whether it was overtaken.
+const BEHIND: u32 = 100;
+
+/// The statements that look for events that were missed.
+#[derive(Debug)]
+pub(in super::super) struct ReconcileQueries {
+    /// `$1` age in microseconds, `$2` limit: pipeline, seq, id, aggregate type and id, since.
+    pub(in super::super) forgotten: String,
+    /// The same parameters, and the same columns.
+    pub(in super::super) overdue: String,
+    /// `$1` and `$2` the same, `$3` aggregate types or NULL: the same columns, and whether it was
+    /// overtaken.
+    pub(in super::super) unmarked: String,
+    /// `$1` pipeline: nobody else changes what is set aside of it.
+    pub(in super::super) lock_failures: String,
+    /// `$1` pipeline, `$2` numbers: rows become due now; answers their numbers.
+    pub(in super::super) set_aside: String,
+    /// `$1` numbers: marks rows.
+    pub(in super::super) mark: String,
+    /// `$1` numbers: removes rows.
+    pub(in super::super) delete: String,
+    /// `$1` pipeline: how it keeps progress.
+    pub(in super::super) progress: String,
+    /// `$1` pipeline, `$2` aggregate types, `$3` ids.
+    pub(in super::super) mend: String,
+}
+
+impl ReconcileQueries {
+    pub(in super::super) fn new(table: &Table, outbox: &TableName) -> Self {
+        let (name, seq) = (table.quoted(), table.select("o", "seq"));
+        let (failures, pauses) = (outbox.failures().quoted(), outbox.pauses().quoted());
+        let checkpoints = outbox.checkpoints().quoted();
+        let is_first = nothing_before(&failures);
+        let ago = "clock_timestamp() - $1 * interval '1 microsecond'";
+        let aside = |since: &str, condition: &str| {
+            format!(
+                "SELECT f.pipeline, f.seq, coalesce(f.id, ''), coalesce(f.aggregate_type, ''),
+                   coalesce(f.aggregate_id, ''), {since}
+                 FROM {failures} AS f WHERE {condition} AND {since} < {ago} AND {is_first}
+                 ORDER BY f.pipeline, f.seq LIMIT $2"
+            )
+        };
+        let paused = format!(
+            "EXISTS (SELECT FROM {pauses} AS p WHERE p.pipeline IN (f.pipeline, '*')
+             AND (p.aggregate_type = ''
+               OR p.aggregate_type = f.aggregate_type AND p.aggregate_id = f.aggregate_id))"
+        );
+        let unpublished = match table.has("published_at") {
+            true => format!("{} IS NULL", table.select("o", "published_at")),
+            false => "true".to_owned(),
+        };
+        let created_at = table.time("o", "created_at");
+        let deliver_after = table.time("o", "deliver_after");
+        let text = |column| table.text("o", column);
+        let overtaken = match table.has("xid") && table.has("published_at") {
+            true => format!(
+                "EXISTS (SELECT FROM (SELECT {} AS published_at FROM {name} AS p
+                   WHERE {} > {} ORDER BY {} LIMIT {BEHIND}) AS q
+                 WHERE q.published_at > {created_at} + $1 * interval '1 microsecond')",
+                table.time("p", "published_at"),
+                table.select("p", "xid"),
+                table.select("o", "xid"),
+                table.select("p", "xid"),
+            ),
+            false => "false".to_owned(),
+        };
+        let copied: Vec<String> =
+            FAILURE_COLUMNS.iter().map(|name| table.copy("o", name)).collect();
+        let marked = match table.has("published_at") {
+            true => format!(
+                "UPDATE {name} AS o SET {} = {} WHERE {seq} = ANY($1) AND {unpublished}",
+                table.name("published_at"),
+                table.now("published_at")
+            ),
+            false => format!("DELETE FROM {name} AS o WHERE {seq} = ANY($1)"),
+        };
+        Self {
+            forgotten: aside(
+                "f.set_aside_at",
+                "f.blocks AND f.state <> 'parked' AND f.due_at IS NULL",
+            ),
+            overdue: aside("f.due_at", &format!("f.due_at IS NOT NULL AND NOT {paused}")),
+            unmarked: format!(
+                "SELECT coalesce((SELECT min(c.pipeline) FROM {checkpoints} AS c
+                     WHERE c.progress <> 'cursor'), 'default'),
+                   {seq}::bigint, coalesce({}, ''), coalesce({}, ''), coalesce({}, ''),
+                   {created_at}, {overtaken}
+                 FROM {name} AS o WHERE {unpublished} AND {created_at} < {ago}
+                 AND coalesce({deliver_after} < {ago}, true)
+                 AND ($3::text[] IS NULL OR {} = ANY($3))
+                 AND NOT EXISTS (SELECT FROM {checkpoints} WHERE progress = 'cursor')
+                 ORDER BY {seq} LIMIT $2",
+                table.copy("o", "id"),
+                text("aggregate_type"),
+                text("aggregate_id"),
+                text("aggregate_type"),
+            ),
+            lock_failures: lock_failures(outbox),
+            set_aside: format!(
+                "INSERT INTO {failures} AS f (pipeline, {}, state, blocks, due_at, attempts,
+                   set_aside_at)
+                 SELECT $1, {}, 'deferred', {deliver_after} IS NULL, clock_timestamp(), 0,
+                   clock_timestamp()
+                 FROM {name} AS o WHERE {seq} = ANY($2) AND {unpublished}
+                 {OR_AGAIN} RETURNING f.seq",
+                FAILURE_COLUMNS.join(", "),
+                copied.join(", ")
+            ),
+            mark: marked,
+            delete: format!("DELETE FROM {name} AS o WHERE {seq} = ANY($1)"),
+            progress: format!("SELECT progress FROM {checkpoints} WHERE pipeline = $1 LIMIT 1"),
+            mend: mend(outbox),
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Events that were missed, in SQLite.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use postrider::{Key, timestamp};
+use rusqlite::{OptionalExtension, Row, Transaction, TransactionBehavior, params};
+
+use super::super::keys::Keys;
+use super::super::queries;
+use super::{SqliteAdmin, shown, time};
+use crate::reconcile::{Missed, MissedKind, Reconcile};
+use crate::source::SourceError;
+use crate::sources::Progress;
+
+const DAY_SECS: f64 = 86_400.0;
+
+#[async_trait]
+impl Reconcile for SqliteAdmin {
+    async fn missed(
+        &self,
+        older_than: Duration,
+        aggregate_types: &[String],
+        limit: usize,
+    ) -> Result<Vec<Missed>, SourceError> {
+        let types = (!aggregate_types.is_empty())
+            .then(|| serde_json::Value::from(aggregate_types.to_vec()).to_string());
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        self.run("look for missed events", move |conn, shared| {
+            let snapshot = Transaction::new_unchecked(conn, TransactionBehavior::Deferred)?;
+            let now: String = snapshot.query_row(queries::NOW, [], |row| row.get(0))?;
+            let now = timestamp::from_text(&now).unwrap_or_else(|_| SystemTime::now());
+            let then = now.checked_sub(older_than).unwrap_or(SystemTime::UNIX_EPOCH);
+            let then = timestamp::to_text(then);
+            let sql = &shared.reconcile;
+            let mut missed = Vec::new();
+            for (kind, sql) in
+                [(MissedKind::Forgotten, &sql.forgotten), (MissedKind::Overdue, &sql.overdue)]
+            {
+                let mut statement = snapshot.prepare(sql)?;
+                let rows = statement.query_map(params![then, limit], |row| read(row, kind))?;
+                missed.extend(rows.collect::<rusqlite::Result<Vec<_>>>()?);
+            }
+            let days = older_than.as_secs_f64() / DAY_SECS;
+            let mut statement = snapshot.prepare(&sql.unmarked)?;
+            let rows = statement.query_map(params![then, limit, types, days], |row| {
+                let kind = match row.get(6)? {
+                    true => MissedKind::Overtaken,
+                    false => MissedKind::Unpublished,
+                };
+                read(row, kind)
+            })?;
+            missed.extend(rows.collect::<rusqlite::Result<Vec<_>>>()?);
+            missed.sort_by_key(|it| (it.kind, it.position));
+            Ok(missed)
+        })
+        .await
+    }
+
+    async fn give_back(&self, missed: &[Missed]) -> Result<u64, SourceError> {
+        let missed: Vec<Missed> =
+            missed.iter().filter(|it| !it.kind.comes_by_itself()).cloned().collect();
+        self.run("give events back", move |conn, shared| {
+            let tx = Transaction::new_unchecked(conn, TransactionBehavior::Immediate)?;
+            let now: String = tx.query_row(queries::NOW, [], |row| row.get(0))?;
+            let sql = &shared.reconcile;
+            let mut given_back = 0;
+            for Missed { kind, pipeline, position, key, .. } in &missed {
+                if *kind == MissedKind::Overtaken {
+                    let set_aside: Option<i64> = tx
+                        .query_row(&sql.set_aside, params![pipeline, position, now], |row| {
+                            row.get(0)
+                        })
+                        .optional()?;
+                    // Settled meanwhile.
+                    if set_aside.is_none() {
+                        continue;
+                    }
+                    let progress: Option<String> =
+                        tx.query_row(&sql.progress, [pipeline], |row| row.get(0)).optional()?;
+                    match progress.as_deref() == Some(Progress::Delete.as_str()) {
+                        true => tx.execute(&sql.delete, [position])?,
+                        false => tx.execute(&sql.mark, params![position, now])?,
+                    };
+                }
+                let keys = Keys { conn: &tx, sql: &shared.keys, pipeline };
+                keys.mend(BTreeSet::from([key.clone()]), &now)?;
+                given_back += 1;
+            }
+            tx.commit()?;
+            Ok(given_back)
+        })
+        .await
+    }
+}
+
+fn read(row: &Row<'_>, kind: MissedKind) -> rusqlite::Result<Missed> {
+    Ok(Missed {
+        kind,
+        pipeline: row.get(0)?,
+        position: row.get(1)?,
+        event_id: shown(row, 2)?,
+        key: Key { aggregate_type: shown(row, 3)?, aggregate_id: shown(row, 4)? },
+        since: time(row, 5)?.unwrap_or(SystemTime::UNIX_EPOCH),
+    })
+}
