@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::commands::{
-    check, completions, dlq, doctor, init, keys, man, migrate, pause, prune, reconcile, relay, replay, show,
-    slot, status, tail, verify,
+    check, completions, dlq, doctor, init, keys, man, migrate, pause, prune, reconcile, relay,
+    replay, show, slot, status, tail, verify,
 };
 
 /// Publishes the events of a database transaction, if and only if that transaction commits.
