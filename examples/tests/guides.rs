@@ -12,7 +12,7 @@ use std::{env, fs};
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
-const GUIDES: [&str; 10] = [
+const GUIDES: &[&str] = &[
     "dead-letters",
     "doctor",
     "getting-started",
