@@ -26,7 +26,7 @@ refused: the event was not written: event_type is empty
 ";
 
 const INSTALL_SECONDS: &str = "900";
-const RUN_SECONDS: &str = "120";
+const RUN_SECONDS: &str = "600";
 
 /// An example, and how it is run: the commands are those of the guide.
 struct Example {

@@ -89,8 +89,11 @@ fn a_paused_pipeline_goes_on_without_a_restart() {
     let to = to(&fixture, "out.jsonl");
     let mut relay = fixture.start(&["relay", FROM[0], FROM[1], "--to", &to]);
     relay.wait_for("paused by an operator");
-    let status = run(&fixture, &["status"]).assert_code(0);
-    assert!(status.stderr.contains("(the warehouse burns); let it go on: "), "{}", status.stderr);
+    let status = run(&fixture, &["status"]).assert_code(0).stdout;
+    assert!(
+        status.contains("(the warehouse burns)\n      help: postrider resume --from "),
+        "{status}"
+    );
     let json = run(&fixture, &["status", "--json"]).assert_code(0).stdout;
     assert!(json.contains(r#","paused":{"since":""#), "{json}");
     assert!(fixture.lines("out.jsonl").is_empty());

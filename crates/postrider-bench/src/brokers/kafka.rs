@@ -44,20 +44,27 @@ pub(super) async fn run(sizes: Sizes) -> Outcome<(Report, String)> {
         number(KEYS as f64),
         super::ROUNDS
     ));
+    let as_large = record_bytes().await?;
     let mut rounds = Rounds::new(&[
         "kafka-producer-perf-test, no keys, no headers",
-        "a loop over librdkafka, the same",
+        "the same, records of as many bytes as postrider's",
+        "the same, compressed (lz4)",
+        "a loop over librdkafka, no keys, no headers",
         "a loop over librdkafka, keys and 7 headers",
         "postrider, keys and 7 headers",
+        "postrider, compressed (lz4)",
         "postrider, format debezium: keys and 3 headers",
         "postrider, exactly once",
     ]);
     for _ in 0..super::ROUNDS {
         rounds.add(vec![
-            perf_test(&servers, events).await?,
+            perf_test(&servers, events, PAYLOAD_BYTES, "none").await?,
+            perf_test(&servers, events, as_large, "none").await?,
+            perf_test(&servers, events, as_large, "lz4").await?,
             plain(&servers, events, false).await?,
             plain(&servers, events, true).await?,
             postrider(&url, &servers, "", Format::Payload, events).await?,
+            postrider(&url, &servers, LZ4, Format::Payload, events).await?,
             postrider(&url, &servers, "", Format::Debezium, events).await?,
             postrider(&url, &servers, EXACTLY_ONCE, Format::Payload, events).await?,
         ]);
@@ -65,12 +72,19 @@ pub(super) async fn run(sizes: Sizes) -> Outcome<(Report, String)> {
     rounds.tell(
         &mut report,
         &[
-            (3, "postrider, of the perf test's rate"),
-            (4, "postrider, format debezium, of the perf test's rate"),
+            (5, "postrider, of the perf test's rate"),
+            (6, "postrider, compressed, of the perf test's rate"),
+            (7, "postrider, format debezium, of the perf test's rate"),
         ],
     );
-    let same = "postrider, of the loop's rate with the same records";
-    rounds.tell_shares(&mut report, &[(3, 2, same)]);
+    rounds.tell_shares(
+        &mut report,
+        &[
+            (5, 1, "postrider, of the perf test's rate with as many bytes"),
+            (6, 2, "postrider, of the perf test's rate with as many bytes, both compressed"),
+            (5, 4, "postrider, of the loop's rate with the same records"),
+        ],
+    );
 
     let rows = events / 2;
     report.title(&format!(
@@ -87,7 +101,7 @@ pub(super) async fn run(sizes: Sizes) -> Outcome<(Report, String)> {
     ]);
     for _ in 0..super::ROUNDS {
         rounds.add(vec![
-            perf_test(&servers, rows).await?,
+            perf_test(&servers, rows, PAYLOAD_BYTES, "none").await?,
             polled(&backlog, &url, &servers, rows).await?,
             tailed(&backlog, &url, &servers, rows).await?,
         ]);
@@ -100,6 +114,7 @@ pub(super) async fn run(sizes: Sizes) -> Outcome<(Report, String)> {
     Ok((report, on))
 }
 
+const LZ4: &str = "compression = \"lz4\"";
 const EXACTLY_ONCE: &str = "exactly_once = true
 create_missing = true
 replication_factor = 1
@@ -167,17 +182,32 @@ impl Topic {
     }
 }
 
+/// How many bytes the key, the headers and the payload of a record of ours have.
+async fn record_bytes() -> Outcome<usize> {
+    let messages = same::one("topic").await?;
+    let message = messages.first().ok_or("there is no message")?;
+    let headers = same::facts(message).map(|(name, value)| name.len() + value.len());
+    let content_type = CONTENT_TYPE.len() + message.content_type.len();
+    Ok(message.key.len() + headers.sum::<usize>() + content_type + message.body.len())
+}
+
 /// Kafka's own tool, in Java.
-async fn perf_test(servers: &str, events: u64) -> Outcome<Measured> {
+async fn perf_test(
+    servers: &str,
+    events: u64,
+    record_bytes: usize,
+    compression: &str,
+) -> Outcome<Measured> {
     let topic = Topic::make(servers).await?;
     let mut java = tokio::process::Command::new("java");
     java.arg("-cp").arg(libraries()?.join("*")).arg("org.apache.kafka.tools.ProducerPerformance");
     java.args(["--topic", &topic.name, "--throughput", "-1"]);
     java.args(["--num-records", &events.to_string()]);
-    java.args(["--record-size", &PAYLOAD_BYTES.to_string(), "--producer-props"]);
+    java.args(["--record-size", &record_bytes.to_string(), "--producer-props"]);
     java.args([format!("bootstrap.servers={servers}"), format!("linger.ms={LINGER_MS}")]);
     java.args([format!("batch.size={BATCH_BYTES}"), "acks=all".to_owned()]);
     java.args(["enable.idempotence=true", "buffer.memory=67108864"]);
+    java.arg(format!("compression.type={compression}"));
     let output = java.output().await?;
     let said = String::from_utf8_lossy(&output.stdout);
     // "1000000 records sent, 110000.0 records/sec (…)": the last line is the whole run's.

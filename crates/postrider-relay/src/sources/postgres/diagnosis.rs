@@ -197,9 +197,20 @@ impl Exam<'_> {
 
     /// The outbox and the tables beside it, quoted.
     fn tables(&self) -> Vec<String> {
+        std::iter::once(self.outbox.quoted()).chain(self.beside()).collect()
+    }
+
+    /// The tables beside the outbox that a relay writes to, quoted.
+    fn beside(&self) -> impl Iterator<Item = String> + use<> {
         let outbox = self.outbox;
-        let beside = [outbox.failures(), outbox.checkpoints(), outbox.leases(), outbox.claims()];
-        std::iter::once(outbox.quoted()).chain(beside.iter().map(TableName::quoted)).collect()
+        let names = [
+            outbox.failures(),
+            outbox.checkpoints(),
+            outbox.leases(),
+            outbox.claims(),
+            outbox.pauses(),
+        ];
+        names.into_iter().map(|name| name.quoted())
     }
 
     /// Whether the table can be read; it is needed for the rest.

@@ -67,9 +67,9 @@ impl Exam<'_> {
         if by(Progress::Delete) || self.asked.prunes {
             needed.add(&name, "DELETE", "");
         }
-        for beside in [outbox.failures(), outbox.checkpoints(), outbox.leases(), outbox.claims()] {
+        for beside in self.beside() {
             for right in ["SELECT", "INSERT", "UPDATE", "DELETE"] {
-                needed.add(&beside.quoted(), right, "");
+                needed.add(&beside, right, "");
             }
         }
         needed.add(&outbox.messages().quoted(), "SELECT", "");
