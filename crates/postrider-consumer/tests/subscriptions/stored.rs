@@ -1,5 +1,6 @@
 //! What was stored, in PostgreSQL and in SQLite.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use postrider::schema::{self, TableName};
@@ -110,10 +111,11 @@ macro_rules! cases {
             assert_eq!(Inbox::new().store(&mut tx, CONSUMER, &event).await.unwrap(), Claim::First);
         }
         tx.commit().await.unwrap();
-        let mut seen = Vec::new();
+        // On a busy machine some may be due again before they are acknowledged.
+        let mut seen = BTreeSet::new();
         while seen.len() < 3000 {
             for from in [&one, &other] {
-                let receiving = from.receive(100.min(3000 - seen.len()));
+                let receiving = from.receive(100);
                 let Ok(some) = timeout(Duration::from_millis(5), receiving).await else { continue };
                 let some = some.unwrap();
                 seen.extend(some.iter().map(|one| one.incoming.place.clone()));
@@ -123,8 +125,6 @@ macro_rules! cases {
                 }
             }
         }
-        seen.sort();
-        seen.dedup();
         assert_eq!(seen.len(), 3000);
         receives_nothing(&one, Duration::from_millis(300)).await;
 
