@@ -126,10 +126,9 @@ fn the_reference_has_every_key() {
     }
 }
 
-/// The tests that stand behind the guarantees exist.
+/// The tests that stand behind the guarantees, and before the threats, exist.
 #[test]
 fn every_proof_is_a_test() {
-    let guarantees = fs::read_to_string(root().join("docs/guarantees.md")).unwrap();
     let mut code = String::new();
     let mut left = vec![root().join("crates")];
     while let Some(path) = left.pop() {
@@ -139,15 +138,19 @@ fn every_proof_is_a_test() {
             code.push_str(&fs::read_to_string(&path).unwrap());
         }
     }
-    let mut proofs = 0;
-    for name in guarantees.split('`').skip(1).step_by(2) {
-        let is_name = name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
-        if is_name && name.matches('_').count() >= 3 {
-            proofs += 1;
-            assert!(code.contains(&format!("fn {name}(")), "there is no test `{name}`");
+    for document in ["docs/guarantees.md", "SECURITY.md"] {
+        let text = fs::read_to_string(root().join(document)).unwrap();
+        let mut proofs = 0;
+        for name in text.split('`').skip(1).step_by(2) {
+            let is_name = name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+            if is_name && name.matches('_').count() >= 3 {
+                proofs += 1;
+                let is_there = code.contains(&format!("fn {name}("));
+                assert!(is_there, "{document}: there is no test `{name}`");
+            }
         }
+        assert!(proofs > 30, "only {proofs} were found in {document}");
     }
-    assert!(proofs > 30, "only {proofs} were found");
 }
 
 #[test]

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::commands::{
-    check, completions, dlq, doctor, init, keys, man, migrate, pause, prune, reconcile, relay,
-    replay, show, slot, status, tail, verify,
+    check, completions, dlq, doctor, explain, init, keys, man, migrate, pause, prune, reconcile,
+    relay, replay, show, slot, status, tail, verify,
 };
 
 /// Publishes the events of a database transaction, if and only if that transaction commits.
@@ -58,6 +58,9 @@ pub(crate) enum Command {
     Status(status::StatusArgs),
     /// Find what is wrong with configuration, database and brokers, and say how to mend it
     Doctor(doctor::DoctorArgs),
+    /// Say what an error, an alert or a word of status means, and how to mend it
+    #[command(after_help = explain::EXAMPLES)]
+    Explain(explain::ExplainArgs),
     /// Compare one figure with limits, for Nagios and its like
     #[command(subcommand)]
     Check(check::CheckCommand),
@@ -116,3 +119,6 @@ pub(crate) struct OutboxArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) table: Option<String>,
 }
+
+#[cfg(test)]
+mod tests;

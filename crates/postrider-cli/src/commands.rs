@@ -6,6 +6,7 @@ pub(crate) mod completions;
 pub(crate) mod demo;
 pub(crate) mod dlq;
 pub(crate) mod doctor;
+pub(crate) mod explain;
 pub(crate) mod init;
 pub(crate) mod keys;
 pub(crate) mod man;

@@ -1,6 +1,6 @@
-//! Errors as the user sees them: what, why, the fix, and an exit code.
+//! Errors as the user sees them: what, why, the fix, a code and an exit code.
 //!
-//! This is the one place that turns the errors of the library into exit codes.
+//! This is the one place that turns the errors of the library into codes.
 
 use std::error::Error as StdError;
 use std::io;
@@ -12,16 +12,97 @@ use postrider_relay::relay::RelayError;
 use postrider_relay::source::{SourceError, SourceErrorKind};
 use serde::Serialize;
 
-/// The exit codes; people script against them.
+/// What an error is called; people script against both the names and the exit codes. Each has a page in
+/// `docs/errors`, which `postrider explain` prints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Code {
-    Failure = 1,
-    Usage = 2,
-    Configuration = 3,
-    Unreachable = 4,
-    NotPermitted = 5,
-    Unsafe = 6,
-    Partial = 7,
+    /// `verify`: the broker does not hold what the outbox says.
+    BrokerDiffers,
+    /// `doctor`: a check failed.
+    ChecksFailed,
+    Configuration,
+    /// `reconcile`: events should have been published and were not.
+    EventsMissed,
+    Failure,
+    NotPermitted,
+    Partial,
+    /// `migrate verify`: the tables are not as the migrations make them.
+    SchemaDiffers,
+    SinkFailed,
+    SinkMisconfigured,
+    SinkRejected,
+    SinkThrottled,
+    SinkUnavailable,
+    SourceHeld,
+    SourceMisconfigured,
+    SourceUnavailable,
+    Unsafe,
+    Usage,
+}
+
+impl Code {
+    /// All of them, by name.
+    #[cfg(test)]
+    pub(crate) const ALL: [Self; 18] = [
+        Self::BrokerDiffers,
+        Self::ChecksFailed,
+        Self::Configuration,
+        Self::EventsMissed,
+        Self::Failure,
+        Self::NotPermitted,
+        Self::Partial,
+        Self::SchemaDiffers,
+        Self::SinkFailed,
+        Self::SinkMisconfigured,
+        Self::SinkRejected,
+        Self::SinkThrottled,
+        Self::SinkUnavailable,
+        Self::SourceHeld,
+        Self::SourceMisconfigured,
+        Self::SourceUnavailable,
+        Self::Unsafe,
+        Self::Usage,
+    ];
+
+    /// Its name in data and documents.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::BrokerDiffers => "broker_differs",
+            Self::ChecksFailed => "checks_failed",
+            Self::Configuration => "configuration",
+            Self::EventsMissed => "events_missed",
+            Self::Failure => "failure",
+            Self::NotPermitted => "not_permitted",
+            Self::Partial => "partial",
+            Self::SchemaDiffers => "schema_differs",
+            Self::SinkFailed => "sink_failed",
+            Self::SinkMisconfigured => "sink_misconfigured",
+            Self::SinkRejected => "sink_rejected",
+            Self::SinkThrottled => "sink_throttled",
+            Self::SinkUnavailable => "sink_unavailable",
+            Self::SourceHeld => "source_held",
+            Self::SourceMisconfigured => "source_misconfigured",
+            Self::SourceUnavailable => "source_unavailable",
+            Self::Unsafe => "unsafe",
+            Self::Usage => "usage",
+        }
+    }
+
+    /// What the process answers.
+    pub(crate) fn exit_code(self) -> u8 {
+        match self {
+            Self::Failure | Self::SinkFailed | Self::SinkRejected => 1,
+            Self::Usage => 2,
+            Self::Configuration | Self::SinkMisconfigured | Self::SourceMisconfigured => 3,
+            Self::SinkThrottled
+            | Self::SinkUnavailable
+            | Self::SourceHeld
+            | Self::SourceUnavailable => 4,
+            Self::NotPermitted => 5,
+            Self::BrokerDiffers | Self::ChecksFailed | Self::SchemaDiffers | Self::Unsafe => 6,
+            Self::EventsMissed | Self::Partial => 7,
+        }
+    }
 }
 
 /// Why a command ends without doing all it was asked.
@@ -80,10 +161,9 @@ impl From<SourceError> for CliError {
         let not_permitted = is_permission_denied(&error);
         let code = match error.kind {
             _ if not_permitted => Code::NotPermitted,
-            SourceErrorKind::Held | SourceErrorKind::Lost | SourceErrorKind::Unavailable => {
-                Code::Unreachable
-            }
-            SourceErrorKind::Misconfigured => Code::Configuration,
+            SourceErrorKind::Held | SourceErrorKind::Lost => Code::SourceHeld,
+            SourceErrorKind::Misconfigured => Code::SourceMisconfigured,
+            SourceErrorKind::Unavailable => Code::SourceUnavailable,
             SourceErrorKind::Unsafe => Code::Unsafe,
         };
         let why = causes(&error);
@@ -94,9 +174,11 @@ impl From<SourceError> for CliError {
 impl From<SinkError> for CliError {
     fn from(error: SinkError) -> Self {
         let code = match error.kind {
-            FailureKind::Unavailable | FailureKind::Throttled => Code::Unreachable,
-            FailureKind::Misconfigured => Code::Configuration,
-            FailureKind::Rejected | FailureKind::Failed => Code::Failure,
+            FailureKind::Failed => Code::SinkFailed,
+            FailureKind::Misconfigured => Code::SinkMisconfigured,
+            FailureKind::Rejected => Code::SinkRejected,
+            FailureKind::Throttled => Code::SinkThrottled,
+            FailureKind::Unavailable => Code::SinkUnavailable,
         };
         // A sink's message says what would mend it behind the first semicolon.
         match error.message.split_once("; ") {
@@ -153,6 +235,7 @@ fn is_permission_denied(error: &(dyn StdError + 'static)) -> bool {
 #[derive(Serialize)]
 pub(crate) struct ErrorObject<'e> {
     error: &'e str,
+    code: &'static str,
     exit_code: u8,
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     why: &'e [String],
@@ -176,7 +259,8 @@ impl CliError {
         let problems = self.problems.iter().flat_map(Problems::iter);
         ErrorObject {
             error: &self.what,
-            exit_code: self.code as u8,
+            code: self.code.as_str(),
+            exit_code: self.code.exit_code(),
             why: &self.why,
             fix: self.fix.as_deref(),
             problems: problems
@@ -213,7 +297,7 @@ mod tests {
             (CliError::from(RelayError::Pipeline(PipelineError::Unsettled)).code, 1),
         ];
         for (code, expected) in cases {
-            assert_eq!(code as u8, expected, "{code:?}");
+            assert_eq!(code.exit_code(), expected, "{code:?}");
         }
     }
 

@@ -49,7 +49,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             output.error(&error);
-            ExitCode::from(error.code as u8)
+            ExitCode::from(error.code.exit_code())
         }
     }
 }
@@ -63,6 +63,7 @@ fn run(command: Command, output: Output) -> Result<(), CliError> {
         Command::Relay(args) => block_on(commands::relay::run(&args, output)),
         Command::Status(args) => block_on(commands::status::run(&args, output)),
         Command::Doctor(args) => block_on(commands::doctor::run(&args, output)),
+        Command::Explain(args) => commands::explain::run(&args, output),
         Command::Check(_) => unreachable!("it has gone its own way"),
         Command::Dlq(command) => block_on(commands::dlq::run(command, output)),
         Command::Tail(args) => block_on(commands::tail::run(&args, output)),
@@ -116,5 +117,5 @@ fn not_understood(error: &clap::Error) -> ExitCode {
     }
     // Nagios takes 2 for critical.
     let is_check = std::env::args_os().nth(1).is_some_and(|command| command == "check");
-    ExitCode::from(if is_check { UNKNOWN } else { Code::Usage as u8 })
+    ExitCode::from(if is_check { UNKNOWN } else { Code::Usage.exit_code() })
 }

@@ -90,6 +90,7 @@ impl Output {
         if let Some(fix) = &error.fix {
             text.push_str(&format!("\n  fix: {}", indent(fix)));
         }
+        text.push_str(&format!("\n  more: postrider explain {}", error.code.as_str()));
         eprint_line(&text);
     }
 

@@ -4,7 +4,7 @@ mod support;
 
 use support::{Fixture, stored};
 
-const COMMANDS: [&[&str]; 37] = [
+const COMMANDS: [&[&str]; 38] = [
     &[],
     &["demo"],
     &["init"],
@@ -15,6 +15,7 @@ const COMMANDS: [&[&str]; 37] = [
     &["relay"],
     &["status"],
     &["doctor"],
+    &["explain"],
     &["check"],
     &["check", "lag"],
     &["check", "dlq"],

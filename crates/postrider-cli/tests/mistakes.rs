@@ -35,6 +35,27 @@ fn wrong_use_is_2() {
 }
 
 #[test]
+fn an_error_names_its_page() {
+    let fixture = Fixture::new();
+    let status = ["status", "--from", "postgres://nobody@127.0.0.1:1/shop"];
+    let told = fixture.run(&status).assert_code(4);
+    let told = told.assert_talk(&["error: cannot connect", "  more: postrider explain source_un"]);
+    let command = told.stderr.lines().last().unwrap().rsplit_once("postrider ").unwrap().1;
+    let page = fixture.run(&command.split(' ').collect::<Vec<_>>()).assert_code(0).stdout;
+    assert!(page.starts_with("# source_unavailable\n\nExit code 4.\n"), "{page}");
+    let json = fixture.run(&[&status[..], &["--json"]].concat()).assert_code(4).stderr;
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&json["code"], &json["exit_code"]), (&"source_unavailable".into(), &4.into()));
+    for (name, title) in [("rejected", "sink_rejected"), ("slot_wal", "SlotRetainedWalHigh")] {
+        let page = fixture.run(&["explain", name]).assert_code(0).stdout;
+        assert!(page.starts_with(&format!("# {title}\n")), "{page}");
+    }
+    let listed = fixture.run(&["explain"]).assert_code(0).stdout;
+    assert!(listed.contains("\nsource_held "), "{listed}");
+    fixture.run(&["explain", "rejectd"]).assert_code(2).assert_talk(&["'rejected'"]);
+}
+
+#[test]
 fn a_malformed_configuration_is_3() {
     let fixture = Fixture::new();
     fixture.write("p.toml", "[source]\nurl = outbox\n");

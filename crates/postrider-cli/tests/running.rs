@@ -32,6 +32,37 @@ fn sigterm_and_sigint_end_it_gracefully() {
     }
 }
 
+#[cfg(unix)]
+#[test]
+fn a_file_that_others_can_read_or_change_is_warned_of() {
+    use std::fs::{Permissions, set_permissions};
+    use std::os::unix::fs::PermissionsExt as _;
+    let fixture = Fixture::migrated();
+    let secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+    fixture.write("secret", secret);
+    let said = |mode: u32, secret: &str| {
+        let config = format!(
+            "[source]\nurl = \"sqlite:app.db\"\n[[pipeline]]\nname = \"a\"\n[pipeline.sink]\n\
+             url = \"http://127.0.0.1:9/\"\nallow_private = true\nsigning_secrets = \"{secret}\"\n"
+        );
+        fixture.write("p.toml", config);
+        set_permissions(fixture.path("p.toml"), Permissions::from_mode(mode)).unwrap();
+        fixture.run(&["relay", "--config", "p.toml", "--drain"]).assert_code(0).stderr
+    };
+    let read = said(0o644, secret);
+    assert!(
+        read.contains("p.toml has a secret in it and can be read by others (mode 644)"),
+        "{read}"
+    );
+    assert!(read.contains("chmod 600 p.toml") && !read.contains(secret), "{read}");
+    let changed = said(0o620, "${file:secret}");
+    assert!(changed.contains("p.toml can be changed by others (mode 620)"), "{changed}");
+    for (mode, secret) in [(0o600, secret), (0o644, "${file:secret}")] {
+        let silent = said(mode, secret);
+        assert!(!silent.contains("others"), "{silent}");
+    }
+}
+
 #[test]
 fn a_second_signal_ends_it_at_once() {
     let fixture = Fixture::migrated();

@@ -4,6 +4,9 @@
 
 mod support;
 
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+
 use serde_json::Value;
 use support::postgres::Postgres;
 use support::{Ran, Running, wait_until};
@@ -29,6 +32,8 @@ fn write_config(postgres: &Postgres, options: &str) {
         out.display()
     );
     fixture.write("p.toml", config);
+    // It has a password in it.
+    fs::set_permissions(fixture.path("p.toml"), Permissions::from_mode(0o600)).unwrap();
 }
 
 fn slot(postgres: &Postgres, args: &[&str]) -> Ran {

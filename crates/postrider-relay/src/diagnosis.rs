@@ -20,7 +20,7 @@ use crate::health::{self, Thresholds};
 use crate::source::SourceError;
 use crate::sources::{MAX_RETAINED_WAL_DEFAULT, Mode, Progress};
 
-pub use self::configuration::{configuration, file_permissions, secrets};
+pub use self::configuration::{configuration, exposure, secrets};
 pub use self::sinks::sinks;
 
 /// Transactions that are open for longer are reported, by default.

@@ -30,10 +30,24 @@ impl Default for Thresholds {
     }
 }
 
+/// Every [`Reason::code`].
+pub const REASONS: [&str; 10] = [
+    "blocked",
+    "late",
+    "never_run",
+    "no_relay",
+    "not_settling",
+    "parked",
+    "paused",
+    "slot_inactive",
+    "slot_lost",
+    "slot_wal",
+];
+
 /// One reason why a pipeline is not green.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reason {
-    /// Its name in data; it does not change.
+    /// Its name in data, one of [`REASONS`]; it does not change.
     pub code: &'static str,
     /// [`Level::Warn`] or [`Level::Fail`].
     pub level: Level,
@@ -67,6 +81,7 @@ pub fn reasons(pipeline: &PipelineStatus, thresholds: &Thresholds, now: SystemTi
 }
 
 fn reason(code: &'static str, level: Level, what: impl Into<String>) -> Reason {
+    debug_assert!(REASONS.contains(&code), "{code} is not listed");
     Reason { code, level, what: what.into(), command: None }
 }
 

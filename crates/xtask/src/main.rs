@@ -1,5 +1,5 @@
-//! The project's own commands: `cargo xtask test`, `services`, `bench`, `chaos`, `ci`. Nothing but the
-//! standard library, so that it is built in a second.
+//! The project's own commands: `cargo xtask test`, `services`, `bench`, `chaos`, `deny`, `ci`. Nothing but
+//! the standard library, so that it is built in a second.
 #![allow(clippy::print_stderr, clippy::print_stdout, reason = "a command talks to its user")]
 
 mod bench;
@@ -41,6 +41,9 @@ usage: cargo xtask <command>
       --minutes N  how long rounds are begun (default 5); each broker has at least one
       --seed N     the seed of the first round (default: a random one)
       --broker B   kafka, nats or all (default)
+  deny [OPTIONS]   licences, sources, bans and advisories of what we depend on, held against
+                   deny.toml; OPTIONS are
+      --database D look through a checkout of RustSec's advisory-db, too
   help             this text";
 
 fn main() -> ExitCode {
@@ -56,6 +59,7 @@ fn main() -> ExitCode {
             Some(options) => chaos::run_rounds(&options),
             None => return not_understood(&args),
         },
+        ["deny", options @ ..] => test::deny(options),
         ["services", "up"] => services::up(),
         ["services", "down"] => services::down(),
         ["services", "status"] => services::status(),

@@ -12,14 +12,18 @@ use crate::commands::{Failed, cargo, run, text};
 use crate::service::Service as _;
 use crate::services::{self, postgres::OTHERS};
 
-const WHOLE: [&str; 4] = [
+const WHOLE: [&str; 5] = [
     "fmt --all --check",
     "clippy --workspace --all-targets --all-features -- -D warnings",
     // Doctests too. One failure hides no other.
     "test --workspace --all-features --no-fail-fast",
+    DENY,
     // What `cargo demo` builds.
     "clippy --package postrider-cli --no-default-features --features demo -- -D warnings",
 ];
+
+/// What we depend on, held against `deny.toml`. With the features of the tests nothing is built anew for it.
+const DENY: &str = "run --quiet --all-features --bin deny --";
 
 /// What runs against other versions of PostgreSQL, too. A case that starts a server of its own starts
 /// Debian's there as well.
@@ -65,6 +69,11 @@ pub(crate) fn run_steps() -> Result<(), Failed> {
     }
     println!("\nall {count} steps passed in {} s", started.elapsed().as_secs());
     Ok(())
+}
+
+/// Runs that one alone.
+pub(crate) fn deny(options: &[&str]) -> Result<(), Failed> {
+    run(cargo().args(DENY.split_whitespace()).args(options))
 }
 
 fn steps() -> Vec<Command> {

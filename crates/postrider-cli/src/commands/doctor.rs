@@ -108,7 +108,7 @@ pub(crate) async fn run(args: &DoctorArgs, output: Output) -> Result<(), CliErro
         true => "do what it says beside them; --fix does what is safe of it",
         false => "do what it says beside them",
     };
-    Err(CliError::new(Code::Unsafe, what).with_fix(fix))
+    Err(CliError::new(Code::ChecksFailed, what).with_fix(fix))
 }
 
 /// What flags name.
@@ -135,8 +135,8 @@ fn by_file(path: &Path, findings: &mut Vec<Finding>) -> Result<Option<Patient>, 
     let shown = path.display().to_string();
     let read = outbox::read_config(path);
     let text = outbox::read_text(path).unwrap_or_default();
-    let secrets = diagnosis::secrets(&text);
-    let has_secrets = secrets.iter().any(|finding| finding.level == Level::Warn);
+    let about_file =
+        || std::iter::once(diagnosis::exposure(path, &text)).chain(diagnosis::secrets(&text));
     let config = match read {
         Ok(config) => config,
         Err(CliError { problems: Some(problems), .. }) => {
@@ -144,8 +144,7 @@ fn by_file(path: &Path, findings: &mut Vec<Finding>) -> Result<Option<Patient>, 
                 let found = format!("{}: {}", problem.at, problem.what);
                 Finding::fail(CHECK, found).with(Fix::advice(problem.fix.clone()))
             }));
-            findings.push(diagnosis::file_permissions(path, has_secrets));
-            findings.extend(secrets);
+            findings.extend(about_file());
             let found = "the database and the sinks are known once the configuration is right";
             findings.push(Finding::skip("database", found));
             return Ok(None);
@@ -154,8 +153,7 @@ fn by_file(path: &Path, findings: &mut Vec<Finding>) -> Result<Option<Patient>, 
         Err(error) => return Err(error),
     };
     findings.push(Finding::ok(CHECK, format!("{shown} has no mistakes")));
-    findings.push(diagnosis::file_permissions(path, has_secrets));
-    findings.extend(secrets);
+    findings.extend(about_file());
     findings.extend(diagnosis::configuration(&config));
     let flags = outbox::config_flag(path);
     let asked = Asked::by(flags.clone(), &config);

@@ -93,7 +93,7 @@ pub(crate) async fn run(args: &ReconcileArgs, output: Output) -> Result<(), CliE
     let more = if missed.len() >= LIMIT { " or more" } else { "" };
     let what = format!("{}{more} {events} should have been published", missed.len());
     let fix = format!("see how the pipelines stand: postrider status {}", outbox.flags);
-    Err(CliError::new(Code::Partial, what).with_fix(fix))
+    Err(CliError::new(Code::EventsMissed, what).with_fix(fix))
 }
 
 /// What the pipeline that marks or removes rows wants, if a configuration says so.

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use postrider_relay::config::{Config, Flags};
+use postrider_relay::diagnosis::{self, Level};
 use postrider_relay::relay::{Outcome, Relay};
 use serde::Serialize;
 
@@ -75,6 +76,9 @@ struct PipelineObject<'r> {
 /// Runs the relay.
 pub(crate) async fn run(args: &RelayArgs, output: Output) -> Result<(), CliError> {
     let mut config = read_config(args)?;
+    if let Some(path) = &args.config {
+        warn_of_exposure(path);
+    }
     for pipeline in &mut config.pipelines {
         pipeline.options.drain = args.drain;
     }
@@ -108,6 +112,16 @@ pub(crate) async fn run(args: &RelayArgs, output: Output) -> Result<(), CliError
         return Err(error.with_fix("run it again: what is left waits in the outbox"));
     }
     Ok(())
+}
+
+/// Says in the log who else may read the secrets of the file, or change it.
+fn warn_of_exposure(path: &Path) {
+    // It was read just now; if it is gone meanwhile, there is nothing to warn of.
+    let finding = diagnosis::exposure(path, &outbox::read_text(path).unwrap_or_default());
+    if finding.level == Level::Warn {
+        let fix = finding.fix.map(|fix| fix.text).unwrap_or_default();
+        tracing::warn!(fix, "{}", finding.found);
+    }
 }
 
 /// Whether nothing is left for these pipelines; not, if nobody can tell.
@@ -185,7 +199,7 @@ fn to_result(outcomes: Vec<Outcome>) -> Result<(), CliError> {
     let Some((_, last)) = failed.last() else { return Ok(()) };
     let code = if failed.len() < count {
         Code::Partial
-    } else if failed.iter().all(|(_, error)| error.code == last.code) {
+    } else if failed.iter().all(|(_, error)| error.code.exit_code() == last.code.exit_code()) {
         last.code
     } else {
         Code::Failure

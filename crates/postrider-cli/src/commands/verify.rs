@@ -95,7 +95,7 @@ pub(crate) async fn run(args: &VerifyArgs, output: Output) -> Result<(), CliErro
         "{} events are lost, {} are in no outbox, {} are out of order",
         report.lost.count, report.ghosts.count, report.out_of_order.count
     );
-    let error = CliError::new(Code::Unsafe, what);
+    let error = CliError::new(Code::BrokerDiffers, what);
     match report.lost.count {
         0 => Err(error),
         _ => Err(error.with_fix(format!(

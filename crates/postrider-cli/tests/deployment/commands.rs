@@ -1,7 +1,6 @@
 //! Commands that are written down somewhere exist, with the flags they are written with.
 
 use crate::support::Fixture;
-use crate::{documents, read};
 
 /// Checks the words of a command, without `postrider`, against the binary's own help.
 #[track_caller]
@@ -37,32 +36,6 @@ pub(crate) fn assert_exists(words: &[&str]) {
             assert!(takes_value || (is_argument && is_free), "{word} in {}", words.join(" "));
             takes_value = false;
         }
-    }
-}
-
-/// The commands of a document, in its blocks and in its text.
-fn commands(text: &str) -> Vec<String> {
-    let in_blocks = text.lines().filter(|line| line.starts_with("postrider "));
-    let in_text = text.split('`').skip(1).step_by(2);
-    let in_text = in_text.filter(|code| code.starts_with("postrider ") && !code.contains('…'));
-    let all = in_blocks.chain(in_text).map(str::to_owned);
-    let mut all: Vec<String> = all.collect();
-    all.sort();
-    all.dedup();
-    all
-}
-
-#[test]
-fn commands_of_the_runbooks_exist() {
-    let mut pages = documents("docs/runbooks");
-    pages.push(("monitoring".to_owned(), read("docs/guides/monitoring.md")));
-    let mut all: Vec<String> = pages.iter().flat_map(|(_, text)| commands(text)).collect();
-    all.sort();
-    all.dedup();
-    assert!(all.len() > 8, "{all:?}");
-    for command in all {
-        let words: Vec<&str> = command.split_whitespace().skip(1).collect();
-        assert_exists(&words);
     }
 }
 

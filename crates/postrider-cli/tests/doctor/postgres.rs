@@ -126,6 +126,8 @@ fn rights_are_granted_by_what_it_prints() {
     let by_role = |args: &[&str]| doctor(&postgres.fixture, &[args, &["--from", &url]].concat());
     // Without a look at the table nothing can be said of it.
     by_role(&[]).is("table", "fail");
+    let denied = postgres.fixture.run(&["status", "--from", &url]).assert_code(3);
+    denied.assert_talk(&["may not read outbox", "more: postrider explain source_misconfigured"]);
     postgres.execute(&format!("GRANT SELECT ON outbox TO {role}"));
     let found = by_role(&[]);
     found.is("superuser", "ok");
@@ -143,6 +145,7 @@ fn rights_are_granted_by_what_it_prints() {
     postgres.execute(&sql.join(";"));
     let found = by_role(&[]);
     found.is("rights", "ok");
+    found.is("least-privilege", "ok");
     found.is("pipeline", "ok");
     postgres.execute(&format!("GRANT pg_monitor TO {role}"));
     assert_ne!(by_role(&[]).all("transactions")[0]["level"], "skip");
@@ -153,6 +156,32 @@ fn rights_are_granted_by_what_it_prints() {
         found.sql("rights"),
         format!("GRANT UPDATE, DELETE ON {schema}.outbox_leases TO {role}")
     );
+}
+
+#[test]
+fn a_relay_that_may_do_more_than_it_needs_is_named() {
+    let postgres = migrated();
+    let (role, url) = login(&postgres);
+    let schema = &postgres.schema;
+    postgres.execute(&format!(
+        "CREATE TABLE orders (id int); CREATE TABLE customers (id int);
+         GRANT SELECT ON outbox, customers TO {role}"
+    ));
+    let by_role = || doctor(&postgres.fixture, &["--from", &url]);
+    by_role().is("least-privilege", "ok");
+    postgres.execute(&format!("GRANT UPDATE ON orders TO {role}"));
+    let found = by_role();
+    let expected =
+        format!("may change 1 table that a relay never touches, such as {schema}.orders");
+    assert!(found.is("least-privilege", "warn").contains(&expected), "{}", found.ran.stdout);
+    postgres.execute(&format!(
+        "REVOKE UPDATE ON orders FROM {role}; ALTER TABLE outbox OWNER TO {role}"
+    ));
+    let found = by_role();
+    assert!(found.is("least-privilege", "warn").contains("owns outbox"), "{}", found.ran.stdout);
+    let fix = found.one("least-privilege")["fix"].as_str().unwrap();
+    assert!(fix.starts_with("postrider migrate roles --from "), "{fix}");
+    postgres.execute("ALTER TABLE outbox OWNER TO current_user");
 }
 
 #[test]

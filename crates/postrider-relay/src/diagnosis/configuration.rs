@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use super::{Finding, Fix};
+use super::{Finding, Fix, Level};
 use crate::amounts::age;
 use crate::config::{Config, PipelineConfig};
 #[cfg(unix)]
@@ -23,9 +23,14 @@ pub fn configuration(config: &Config) -> Vec<Finding> {
     findings
 }
 
-/// Who may read a file with secrets in it.
+/// Who may read or change a configuration file with this text, besides its owner.
+pub fn exposure(path: &Path, text: &str) -> Finding {
+    let has_secrets = secrets(text).iter().any(|finding| finding.level == Level::Warn);
+    file_permissions(path, has_secrets)
+}
+
 #[cfg(unix)]
-pub fn file_permissions(path: &Path, has_secrets: bool) -> Finding {
+fn file_permissions(path: &Path, has_secrets: bool) -> Finding {
     use std::os::unix::fs::PermissionsExt as _;
     const CHECK: &str = "config-permissions";
     let mode = match std::fs::metadata(path) {
@@ -46,9 +51,8 @@ pub fn file_permissions(path: &Path, has_secrets: bool) -> Finding {
     Finding::ok(CHECK, format!("{shown} has mode {mode:o}"))
 }
 
-/// Who may read a file with secrets in it.
 #[cfg(not(unix))]
-pub fn file_permissions(_path: &Path, _has_secrets: bool) -> Finding {
+fn file_permissions(_path: &Path, _has_secrets: bool) -> Finding {
     Finding::skip("config-permissions", "this system has no file modes")
 }
 
@@ -181,7 +185,6 @@ fn leaves_host(rest: &str) -> bool {
 mod tests {
     use super::*;
     use crate::config::Environment;
-    use crate::diagnosis::Level;
 
     fn config(prune: &str, url: &str) -> Config {
         let private = if url.starts_with("http") { "allow_private = true" } else { "" };

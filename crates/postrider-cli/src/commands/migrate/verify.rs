@@ -68,5 +68,5 @@ pub(crate) async fn run(args: &VerifyArgs, output: Output) -> Result<(), CliErro
             format!("undo what was changed by hand; `{print}` shows how it was made")
         }
     };
-    Err(CliError::new(Code::Unsafe, what).with_fix(fix))
+    Err(CliError::new(Code::SchemaDiffers, what).with_fix(fix))
 }

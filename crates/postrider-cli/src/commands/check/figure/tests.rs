@@ -76,7 +76,7 @@ fn what_cannot_be_found_out_is_unknown() {
     let report = LAG.report(&status(vec![pipeline("orders", 0, 0)]), Some("x|y"));
     assert_eq!((report.exit_code, report.state), (3, "UNKNOWN"));
     assert_eq!(report.line, "OUTBOX LAG UNKNOWN - no pipeline \"x/y\" has read outbox");
-    let error = CliError::new(Code::Unreachable, "cannot connect\nto it");
+    let error = CliError::new(Code::SourceUnavailable, "cannot connect\nto it");
     let report = LAG.unknown(&error);
     assert_eq!(report.line, "OUTBOX LAG UNKNOWN - cannot connect\\nto it");
 }

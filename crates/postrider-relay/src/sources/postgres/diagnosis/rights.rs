@@ -12,6 +12,8 @@ use crate::sources::Progress;
 
 /// The writer of `postrider migrate roles`.
 const WRITER_DEFAULT: &str = "postrider_writer";
+/// Tables that the outboxes of a schema have in common.
+const SHARED: [&str; 4] = ["inbox", "inbox_messages", "inbox_versions", MIGRATIONS_TABLE];
 /// What a writer of an outbox of our making gives.
 const WRITTEN: [&str; 11] = [
     "id",
@@ -47,11 +49,14 @@ impl Exam<'_> {
     pub(super) async fn rights(&mut self, table: Option<&Table>) {
         let Some(table) = table else {
             let found = "there is no table to have rights on";
-            self.findings.extend(["rights", "writer-rights"].map(|it| Finding::skip(it, found)));
+            let checks = ["rights", "least-privilege", "writer-rights"];
+            self.findings.extend(checks.map(|it| Finding::skip(it, found)));
             return;
         };
         let rights = self.relay_rights(table).await;
         self.note("rights", rights);
+        let more = self.least_privilege().await;
+        self.note("least-privilege", more);
         let writer = self.writer_rights(table).await;
         self.note("writer-rights", writer);
     }
@@ -81,6 +86,42 @@ impl Exam<'_> {
         }
         let found = format!("{} may do what a relay does", self.facts.role);
         Ok(vec![Finding::ok("rights", found)])
+    }
+
+    /// Whether the relay's role may do more than a relay does: whoever has its password may, too.
+    async fn least_privilege(&self) -> Result<Vec<Finding>, Trouble> {
+        const CHECK: &str = "least-privilege";
+        let (outbox, role) = (self.outbox, &self.facts.role);
+        // That was said already, and includes everything.
+        if self.facts.is_superuser {
+            return Ok(Vec::new());
+        }
+        let mut own = self.tables();
+        own.push(outbox.messages().quoted());
+        own.extend(SHARED.map(str::to_owned));
+        let params: [Param<'_>; 2] = [text(&own[0]), (&own, Type::TEXT_ARRAY)];
+        let row = self.row(queries::MORE_RIGHTS, &params).await?;
+        let (is_owner, others): (bool, i64) = (row.try_get(0)?, row.try_get(1)?);
+        let fix = || Fix::command(format!("postrider migrate roles {}", self.asked.flags));
+        let mut findings = Vec::new();
+        if is_owner {
+            let found =
+                format!("{role} owns {outbox}: it can change and drop it, and needs far less");
+            findings.push(Finding::warn(CHECK, found).with(fix()));
+        }
+        if others > 0 {
+            let (tables, example): (_, String) =
+                (if others == 1 { "table" } else { "tables" }, row.try_get(2)?);
+            let found = format!(
+                "{role} may change {others} {tables} that a relay never touches, such as {example}"
+            );
+            findings.push(Finding::warn(CHECK, found).with(fix()));
+        }
+        if findings.is_empty() {
+            let found = format!("{role} may change nothing but the tables of the outbox");
+            findings.push(Finding::ok(CHECK, found));
+        }
+        Ok(findings)
     }
 
     async fn writer_rights(&self, table: &Table) -> Result<Vec<Finding>, Trouble> {

@@ -55,6 +55,19 @@ pub(in super::super) const MISSING_RIGHTS: &str = "
       ELSE has_table_privilege($1, c.oid, w.what) END
     GROUP BY 1 ORDER BY 1";
 
+/// `$1` the outbox, `$2` its tables: whether this role owns it, how many other tables it may change,
+/// and one of those.
+pub(in super::super) const MORE_RIGHTS: &str = "
+    SELECT coalesce((SELECT pg_has_role(current_user, o.relowner, 'USAGE') FROM pg_class AS o
+        WHERE o.oid = to_regclass($1)), false),
+      count(*), min(quote_ident(n.nspname) || '.' || quote_ident(c.relname))
+    FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+    WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition
+      AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_'
+      AND NOT EXISTS (SELECT FROM unnest($2::text[]) AS own (name) WHERE c.oid = to_regclass(own.name))
+      AND has_schema_privilege(n.oid, 'USAGE')
+      AND has_table_privilege(c.oid, 'INSERT, UPDATE, DELETE, TRUNCATE')";
+
 /// `$1` a role: whether there is one.
 pub(in super::super) const ROLE: &str =
     "SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = $1), quote_ident($1)";
