@@ -100,6 +100,6 @@ impl Session {
 }
 
 /// The server of `cargo xtask services up`.
-fn server() -> String {
+pub(crate) fn server() -> String {
     std::env::var("POSTRIDER_TEST_POSTGRES").expect("tests are run with cargo")
 }
