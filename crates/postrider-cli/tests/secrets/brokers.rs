@@ -100,7 +100,11 @@ fn own((one, other): (&str, &str)) -> (String, String) {
 }
 
 /// A server that ends with the test.
-struct Server(Child, TempDir, u16);
+struct Server {
+    child: Child,
+    port: u16,
+    _folder: TempDir,
+}
 
 impl Server {
     fn start(program: &str, args: &[&str]) -> Self {
@@ -112,14 +116,14 @@ impl Server {
         let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         let child = child.unwrap_or_else(|error| panic!("{program}: {error}"));
         wait_until("the server listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
-        Self(child, folder, port)
+        Self { child, port, _folder: folder }
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
@@ -133,7 +137,7 @@ fn a_password_that_is_right_is_not_shown() {
     ] {
         let server = Server::start(program, args);
         let user = if scheme == "nats" { "relay" } else { "" };
-        let url = format!("{scheme}://{user}:{SECRET}@127.0.0.1:{}", server.2);
+        let url = format!("{scheme}://{user}:{SECRET}@127.0.0.1:{}", server.port);
         let watch = watched();
         let options = format!("{options}create_missing = true\n");
         watch.fixture.write("p.toml", config(&url, "orders", &options));

@@ -122,7 +122,7 @@ fn nothing_of_postgresql_is_shown() {
 
     for wrong in [
         format!("postgres://{role}:{SECRET}{SECRET}@{address}?{options}"),
-        format!("postgres://{SECRET}:{SECRET}@{address}?{options}&application_name={SECRET}"),
+        format!("postgres://nobody:{SECRET}@{address}?{options}&application_name={SECRET}"),
         format!("postgres://{role}:{SECRET}@no-such-host.invalid/shop?{options}"),
         format!("postgres://{role}:{SECRET}@127.0.0.1:1/shop?sslmode=require"),
     ] {

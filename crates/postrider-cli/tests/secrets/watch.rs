@@ -21,6 +21,7 @@ impl Watch {
     fn command(&self, args: &[&str]) -> Command {
         let mut command = self.fixture.command(args);
         command.env("POSTRIDER_LOG", "trace").env("RUST_BACKTRACE", "full");
+        command.env("PLANTED", SECRET);
         command.env("OTEL_EXPORTER_OTLP_ENDPOINT", self.collector.endpoint());
         command.env("OTEL_EXPORTER_OTLP_HEADERS", format!("api-key={SECRET}"));
         command.env("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", self.traces_endpoint());

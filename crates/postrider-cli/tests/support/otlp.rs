@@ -71,14 +71,14 @@ impl Taken {
             body.clear();
             GzDecoder::new(&*request.body).read_to_end(&mut body).unwrap();
         }
-        if request.head.starts_with("post /v1/traces ") {
+        if request.head.starts_with("post /v1/traces") {
             let traces = ExportTraceServiceRequest::decode(&*body).unwrap();
             for part in traces.resource_spans {
                 self.resources.extend(part.resource.map(|resource| resource.attributes));
                 self.spans.extend(part.scope_spans.into_iter().flat_map(|scope| scope.spans));
             }
         } else {
-            assert!(request.head.starts_with("post /v1/logs "), "{}", request.head);
+            assert!(request.head.starts_with("post /v1/logs"), "{}", request.head);
             let logs = ExportLogsServiceRequest::decode(&*body).unwrap();
             for part in logs.resource_logs {
                 self.resources.extend(part.resource.map(|resource| resource.attributes));
