@@ -80,7 +80,7 @@ impl Watch {
 
 /// Whether a command prints the contents of events, because that is what it is asked for. There
 /// are no others.
-fn shows_contents(args: &[&str]) -> bool {
+pub(crate) fn shows_contents(args: &[&str]) -> bool {
     args.starts_with(&["dlq", "show"])
         || args.starts_with(&["dlq", "export"])
         || args.contains(&"--payload")
