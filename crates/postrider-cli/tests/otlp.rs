@@ -96,6 +96,18 @@ fn spans_are_linked_to_the_producers_and_the_log_goes_with_them() {
 }
 
 #[test]
+fn a_replay_has_spans_of_its_own() {
+    let (fixture, collector) = (Fixture::migrated(), Collector::start());
+    fixture.insert("1", "OrderPlaced", &written_in(TRACES[0]));
+    let args = ["replay", "--from", "sqlite://app.db", "--to", "stdout:", "--yes"];
+    run(fixture.command(&args).env(ENDPOINT, collector.endpoint())).assert_code(0);
+    let taken = collector.taken();
+    let [span] = &taken.spans[..] else { panic!("one call is one span: {:#?}", taken.spans) };
+    assert_eq!(attribute(&span.attributes, "postrider.pipeline"), "replay");
+    assert_eq!(hex(&span.links[0].trace_id), TRACES[0]);
+}
+
+#[test]
 fn a_failure_is_seen_in_the_span_and_the_log_leads_to_it() {
     let (fixture, collector) = (Fixture::migrated(), Collector::start());
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

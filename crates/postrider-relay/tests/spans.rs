@@ -2,6 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "it is all test code")]
 
+use std::future::pending;
+use std::sync::Arc;
+use std::time::Duration;
+
 use async_trait::async_trait;
 use opentelemetry::trace::{SpanId, SpanKind, Status, TraceId};
 use opentelemetry::{KeyValue, global};
@@ -14,17 +18,21 @@ use postrider_relay::shutdown::shutdown;
 use postrider_relay::sink::{FailureKind, Message, Sink, SinkCapabilities, SinkError};
 use postrider_relay::sinks::MemorySink;
 use postrider_relay::sources::memory::MemoryOutbox;
+use tokio::sync::Notify;
 
 /// OpenTelemetry's own limit.
 const LINKS_MAX: usize = 128;
 
-/// A sink that takes no event of one type.
-struct Picky(MemorySink);
+/// A sink that takes no event of one type, and never answers for another.
+struct Picky {
+    capabilities: SinkCapabilities,
+    begun: Arc<Notify>,
+}
 
 #[async_trait]
 impl Sink for Picky {
     fn capabilities(&self) -> SinkCapabilities {
-        self.0.capabilities()
+        self.capabilities.clone()
     }
 
     async fn check(&self) -> Result<Vec<String>, SinkError> {
@@ -32,6 +40,10 @@ impl Sink for Picky {
     }
 
     async fn publish(&self, messages: &[Message]) -> Vec<Result<(), SinkError>> {
+        self.begun.notify_one();
+        if messages.iter().any(|message| message.event.event_type() == "Held") {
+            pending::<()>().await;
+        }
         let refused = |message: &Message| message.event.event_type() == "Refused";
         let rejected = || SinkError::new(FailureKind::Rejected, "canary");
         messages.iter().map(|it| if refused(it) { Err(rejected()) } else { Ok(()) }).collect()
@@ -42,17 +54,21 @@ impl Sink for Picky {
     }
 }
 
+fn pipeline(events: Vec<Event>, begun: &Arc<Notify>) -> Pipeline {
+    let outbox = MemoryOutbox::new();
+    outbox.append(events);
+    let options = Options { drain: true, grace: Duration::ZERO, ..Options::default() };
+    let capabilities = MemorySink::new().capabilities();
+    let sink = Box::new(Picky { capabilities, begun: begun.clone() });
+    let pipeline = Pipeline::new("orders", Box::new(outbox.connect()), sink, options);
+    pipeline.sending_to(&SecretUrl::new("memory://u:canary@a:1,b:2/canary?canary"))
+}
+
 /// The spans of a drain.
 async fn spans_of(exporter: &InMemorySpanExporter, events: Vec<Event>) -> Vec<SpanData> {
     exporter.reset();
-    let outbox = MemoryOutbox::new();
-    outbox.append(events);
-    let options = Options { drain: true, ..Options::default() };
-    let sink = Box::new(Picky(MemorySink::new()));
-    let pipeline = Pipeline::new("orders", Box::new(outbox.connect()), sink, options);
-    let pipeline = pipeline.sending_to(&SecretUrl::new("memory://u:canary@a:1,b:2/canary?canary"));
     let (_stop, until_stopped) = shutdown();
-    pipeline.run(until_stopped).await.unwrap();
+    pipeline(events, &Arc::default()).run(until_stopped).await.unwrap();
     exporter.get_finished_spans().unwrap()
 }
 
@@ -121,4 +137,16 @@ async fn calls_are_spans_with_links_to_where_events_were_created() {
     );
     assert_eq!(span.status, Status::error("1 of 2 events were not published"));
     assert_eq!(span.links.len(), 1, "nonsense leads nowhere");
+
+    exporter.reset();
+    let begun = Arc::default();
+    let (stop, until_stopped) = shutdown();
+    let running =
+        tokio::spawn(pipeline(vec![event("Order", 1, "Held")], &begun).run(until_stopped));
+    begun.notified().await;
+    stop.stop();
+    running.await.unwrap().unwrap();
+    let spans = exporter.get_finished_spans().unwrap();
+    assert_attributes(&spans[0], &[KeyValue::new("error.type", "given_up")]);
+    assert_eq!(spans[0].status, Status::error("given up before the sink answered"));
 }

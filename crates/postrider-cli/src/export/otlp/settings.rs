@@ -113,7 +113,7 @@ impl<V: Fn(&str) -> Option<String>> Reader<V> {
         let url = Url::parse(&endpoint).ok().filter(|url| url.has_host());
         let Some(url) = url.filter(|url| matches!(url.scheme(), "http" | "https")) else {
             let fix = format!("write, for example, {name}={ENDPOINT_DEFAULT}");
-            self.mistake(format!("{name} is {:?}, no URL of HTTP", mask_url(&base)), fix);
+            self.mistake(format!("{name} is {:?}, no URL of HTTP", shown(&base)), fix);
             return None;
         };
         if !url.username().is_empty() || url.password().is_some() {
@@ -195,6 +195,17 @@ impl<V: Fn(&str) -> Option<String>> Reader<V> {
         if !self.mistakes.iter().any(|(known, _)| *known == what) {
             self.mistakes.push((what, fix.into()));
         }
+    }
+}
+
+/// Scheme and server of a URL, if it is one: a path may hold a token.
+fn shown(url: &str) -> String {
+    let masked = mask_url(url);
+    match masked.split_once("://") {
+        Some((scheme, rest)) => {
+            format!("{scheme}://{}", rest.split('/').next().unwrap_or_default())
+        }
+        None => masked,
     }
 }
 
