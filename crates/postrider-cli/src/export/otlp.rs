@@ -96,34 +96,31 @@ impl Export {
 }
 
 fn tracer_provider(signal: &Signal, resource: &Resource) -> Result<SdkTracerProvider, CliError> {
-    let exporter = SpanExporter::builder()
-        .with_http()
-        .with_http_client(collector(signal)?)
-        .with_protocol(Protocol::HttpBinary)
-        .with_endpoint(&signal.endpoint)
-        .with_timeout(signal.timeout)
-        .build()
-        .map_err(|error| cannot_start().caused_by(&error))?;
+    let exporter = reaching(signal, SpanExporter::builder().with_http())?.build();
+    let exporter = exporter.map_err(|error| cannot_start().caused_by(&error))?;
     let provider = SdkTracerProvider::builder().with_resource(resource.clone());
     Ok(provider.with_batch_exporter(exporter).build())
 }
 
 fn logger_provider(signal: &Signal, resource: &Resource) -> Result<SdkLoggerProvider, CliError> {
-    let exporter = LogExporter::builder()
-        .with_http()
-        .with_http_client(collector(signal)?)
-        .with_protocol(Protocol::HttpBinary)
-        .with_endpoint(&signal.endpoint)
-        .with_timeout(signal.timeout)
-        .build()
-        .map_err(|error| cannot_start().caused_by(&error))?;
+    let exporter = reaching(signal, LogExporter::builder().with_http())?.build();
+    let exporter = exporter.map_err(|error| cannot_start().caused_by(&error))?;
     let provider = SdkLoggerProvider::builder().with_resource(resource.clone());
     Ok(provider.with_batch_exporter(exporter).build())
 }
 
-fn collector(signal: &Signal) -> Result<Collector, CliError> {
+/// Says where an exporter sends to, and how. What else there is, it reads from the environment.
+fn reaching<E: WithExportConfig + WithHttpConfig>(
+    signal: &Signal,
+    exporter: E,
+) -> Result<E, CliError> {
     let collector = Collector::new(signal.what, signal.timeout);
-    collector.map_err(|error| cannot_start().caused_by(&*error))
+    let collector = collector.map_err(|error| cannot_start().caused_by(&*error))?;
+    Ok(exporter
+        .with_http_client(collector)
+        .with_protocol(Protocol::HttpBinary)
+        .with_endpoint(&signal.endpoint)
+        .with_timeout(signal.timeout))
 }
 
 fn cannot_start() -> CliError {
