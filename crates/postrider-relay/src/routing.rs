@@ -301,6 +301,14 @@ mod tests {
     }
 
     #[test]
+    fn a_template_is_shown_as_it_is_written() {
+        let all = "a{{b}}{id}{aggregate_type}.{aggregate_id}{event_type}{event_version}{topic}";
+        for text in [all, "orders", "{header.tenant-id}"] {
+            assert_eq!(Template::parse(text).unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
     fn every_field_is_rendered() {
         let event = event();
         let id = event.id().to_string();
