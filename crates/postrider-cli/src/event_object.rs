@@ -1,11 +1,18 @@
 //! A single event as commands print it.
 
+use std::borrow::Cow;
+
 use postrider_relay::events::{EventRow, SetAside};
+use postrider_relay::secret::MASK;
 use serde::Serialize;
+use serde_json::{Map, Value};
 
 use crate::commands::dlq::show::Contents;
 use crate::output::plain;
 use crate::time::rfc3339;
+
+/// Headers whose values are shown whatever was asked for: they lead to the trace.
+const TRACE_CONTEXT: [&str; 2] = ["traceparent", "tracestate"];
 
 /// An event as JSON.
 #[derive(Serialize)]
@@ -24,7 +31,7 @@ pub(crate) struct EventObject<'e> {
     #[serde(skip_serializing_if = "Option::is_none")]
     deliver_after: Option<String>,
     content_type: &'e str,
-    headers: Contents<'e>,
+    headers: Value,
     payload_bytes: u64,
     /// `json`, `text` or `base64`: how `payload` is written.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -49,12 +56,33 @@ impl<'e> EventObject<'e> {
             created_at: event.created_at.map(rfc3339),
             deliver_after: event.deliver_after.map(rfc3339),
             content_type: &event.content_type,
-            headers: Contents::new(event.headers.as_bytes()),
+            headers: to_value(&headers(event)),
             payload_bytes: event.payload_bytes,
             payload_encoding: payload.as_ref().map(Contents::encoding),
             payload,
         }
     }
+}
+
+/// The headers of an event, as JSON: their values only if its contents were asked for.
+pub(crate) fn headers(event: &EventRow) -> Cow<'_, str> {
+    if event.payload.is_some() {
+        return event.headers.as_str().into();
+    }
+    let Ok(mut headers) = serde_json::from_str::<Map<String, Value>>(&event.headers) else {
+        return MASK.into();
+    };
+    for (name, value) in &mut headers {
+        if !TRACE_CONTEXT.contains(&name.as_str()) {
+            *value = MASK.into();
+        }
+    }
+    Value::Object(headers).to_string().into()
+}
+
+/// JSON as it is, and anything else as a text.
+fn to_value(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|_| text.into())
 }
 
 /// An event's key as text.

@@ -1,18 +1,29 @@
-//! The log: on stderr, filtered by `POSTRIDER_LOG`.
+//! The log: on stderr, filtered by `POSTRIDER_LOG`, and wherever it is exported to.
 
 use std::io::{self, IsTerminal as _};
 
-use tracing_subscriber::EnvFilter;
+use tracing::level_filters::LevelFilter;
+use tracing::{Metadata, subscriber};
+use tracing_subscriber::filter::filter_fn;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::{EnvFilter, Layer as _, fmt};
 
 use crate::cli::LogFormat;
 use crate::error::{CliError, Code};
+use crate::export::Export;
 
 const FILTER_VARIABLE: &str = "POSTRIDER_LOG";
-/// The clients of brokers say more than an operator wants to read.
-const FILTER_DEFAULT: &str = "info,async_nats=warn,lapin=off";
+const FILTER_DEFAULT: &str = "info";
+/// How the targets of our own crates begin.
+const OWN: &str = "postrider";
+/// What other libraries may say, whatever the filter asks for: in more detail they print what they
+/// send, passwords and payloads too.
+const OTHERS_MAX: LevelFilter = LevelFilter::WARN;
+/// This one does so in warnings as well, of what a server sends back.
+const SILENCED: &str = "lapin";
 
 /// Starts the log.
-pub(crate) fn start(format: LogFormat) -> Result<(), CliError> {
+pub(crate) fn start(format: LogFormat, export: &Export) -> Result<(), CliError> {
     let filter = std::env::var(FILTER_VARIABLE).unwrap_or_else(|_| FILTER_DEFAULT.to_owned());
     let filter = EnvFilter::try_new(&filter).map_err(|error| {
         CliError::new(Code::Usage, format!("{FILTER_VARIABLE} is not a log filter"))
@@ -21,14 +32,23 @@ pub(crate) fn start(format: LogFormat) -> Result<(), CliError> {
     })?;
     let colour = io::stderr().is_terminal()
         && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(io::stderr)
-        .with_ansi(colour)
-        .with_target(false);
-    match format {
-        LogFormat::Text => builder.init(),
-        LogFormat::Json => builder.json().flatten_event(true).init(),
-    }
-    Ok(())
+    let lines = fmt::layer().with_writer(io::stderr).with_ansi(colour).with_target(false);
+    let lines = match format {
+        LogFormat::Text => lines.boxed(),
+        LogFormat::Json => lines.json().flatten_event(true).boxed(),
+    };
+    let log = tracing_subscriber::registry()
+        .with(filter)
+        .with(filter_fn(may_be_shown))
+        .with(lines)
+        .with(export.layer());
+    // What is said by way of the crate `log` goes nowhere: most of it is by clients of brokers.
+    subscriber::set_global_default(log).map_err(|error| {
+        CliError::new(Code::Failure, "the log has been started before").caused_by(&error)
+    })
+}
+
+fn may_be_shown(metadata: &Metadata<'_>) -> bool {
+    let target = metadata.target();
+    target.starts_with(OWN) || (*metadata.level() <= OTHERS_MAX && !target.starts_with(SILENCED))
 }

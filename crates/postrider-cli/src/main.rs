@@ -6,6 +6,7 @@ mod commands;
 mod demo;
 mod error;
 mod event_object;
+mod export;
 mod logging;
 mod outbox;
 mod output;
@@ -22,7 +23,9 @@ use clap::Parser as _;
 use cli::{Cli, Command, LogFormat};
 use commands::check::CheckCommand;
 use error::{CliError, Code};
+use export::Export;
 use output::Output;
+use postrider_relay::secret::mask_url;
 
 /// A third faster than the system's for the many small allocations of events.
 #[cfg(feature = "full")]
@@ -45,13 +48,26 @@ fn main() -> ExitCode {
     if let Command::Check(command) = cli.command {
         return check(command, output);
     }
-    match logging::start(cli.global.log_format).and_then(|()| run(cli.command, output)) {
+    match logged(cli.command, cli.global.log_format, output) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             output.error(&error);
             ExitCode::from(error.code.exit_code())
         }
     }
+}
+
+/// Runs a command with a log.
+fn logged(command: Command, format: LogFormat, output: Output) -> Result<(), CliError> {
+    // Whoever only looks waits for no collector.
+    let publishes = matches!(command, Command::Relay(_) | Command::Replay(_));
+    let export = if publishes { Export::start()? } else { Export::none() };
+    let done = logging::start(format, &export).and_then(|()| run(command, output));
+    if let Err(error) = &done {
+        export.failed(error);
+    }
+    export.finish();
+    done
 }
 
 fn run(command: Command, output: Output) -> Result<(), CliError> {
@@ -100,20 +116,35 @@ fn block_on(work: impl Future<Output = Result<(), CliError>>) -> Result<(), CliE
     done
 }
 
+/// What was not understood is quoted, and may be a URL in the wrong place.
+fn without_secrets(mut text: String) -> String {
+    for arg in std::env::args_os().filter_map(|arg| arg.into_string().ok()) {
+        let value = arg.split_once('=').map_or(&*arg, |(_, value)| value);
+        for url in [&*arg, value].into_iter().filter(|text| text.contains("://")) {
+            text = text.replace(url, &mask_url(url));
+        }
+    }
+    text
+}
+
 /// Help and version are answers; anything else is a wrong use.
 fn not_understood(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
         let printed = error.print();
         return if printed.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
+    let text = without_secrets(error.to_string());
     if std::env::args_os().any(|arg| arg == "--json") {
-        let text = error.to_string();
         let (first, rest) = text.split_once('\n').unwrap_or((&text, ""));
         let what = first.trim_start_matches("error: ");
         let error = CliError::new(Code::Usage, what).with_fix(rest.trim());
         Output::new(true, LogFormat::Text).error(&error);
-    } else if error.print().is_err() {
-        return ExitCode::FAILURE;
+    } else if text == error.to_string() {
+        if error.print().is_err() {
+            return ExitCode::FAILURE;
+        }
+    } else {
+        Output::new(false, LogFormat::Text).talk(text.trim_end());
     }
     // Nagios takes 2 for critical.
     let is_check = std::env::args_os().nth(1).is_some_and(|command| command == "check");

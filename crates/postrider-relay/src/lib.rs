@@ -3,7 +3,8 @@
 //!
 //! A [`Pipeline`](pipeline::Pipeline) joins one [`Source`](source::Source) to one
 //! [`Sink`](sink::Sink). The binary `postrider` runs pipelines from a configuration file; an
-//! application can run the same pipelines inside its own process.
+//! application can run the same pipelines inside its own process. With the feature
+//! `opentelemetry` each call of a sink is a span of the tracer that the process has set.
 
 pub mod admin;
 pub mod amounts;

@@ -61,10 +61,12 @@ pub(crate) use self::intake::hash as lane_of;
 use self::run::Run;
 use crate::failure::SinkError;
 use crate::pauses::PauseWatch;
+use crate::secret::SecretUrl;
 use crate::shutdown::Shutdown;
 use crate::sink::Sink;
 use crate::source::{Source, SourceError, SourceErrorKind};
 use crate::telemetry::counters::Counters;
+use crate::telemetry::spans::Spans;
 
 /// How long the end of a run may wait until a lease is given back.
 const GIVE_BACK_MAX: Duration = Duration::from_secs(1);
@@ -78,6 +80,8 @@ pub struct Pipeline {
     pauses: PauseWatch,
     status: watch::Sender<Status>,
     counters: Arc<Counters>,
+    /// Where the sink is, as it may be shown.
+    shown_url: Option<String>,
 }
 
 /// Why a pipeline ended before it was told to.
@@ -134,13 +138,20 @@ impl Pipeline {
     ) -> Self {
         let status = watch::Sender::new(Status::default());
         let (pauses, counters) = (PauseWatch::never(), Arc::default());
-        Self { name: name.into(), source, sink, options, pauses, status, counters }
+        let name = name.into();
+        Self { name, source, sink, options, pauses, status, counters, shown_url: None }
     }
 
     /// Lets an operator stop the pipeline, and keys of it.
     #[must_use]
     pub fn with_pauses(self, pauses: PauseWatch) -> Self {
         Self { pauses, ..self }
+    }
+
+    /// Says where the sink is, for the spans of its calls.
+    #[must_use]
+    pub fn sending_to(self, url: &SecretUrl) -> Self {
+        Self { shown_url: Some(url.to_string()), ..self }
     }
 
     /// The pipeline's name.
@@ -167,8 +178,10 @@ impl Pipeline {
     /// Publishes events until a stop is asked for or, with [`Options::drain`], until nothing is
     /// pending. Answers what became of them; after an error, [`status`](Self::status) has that.
     pub async fn run(self, shutdown: Shutdown) -> Result<Totals, PipelineError> {
-        let Self { name, source, sink, options, pauses, status, counters } = self;
-        let told = (&status, &*counters);
+        let Self { name, source, sink, options, pauses, status, counters, shown_url } = self;
+        let topic = &options.encoding.route.topic;
+        let spans = Spans::new(&name, &sink.capabilities(), topic, shown_url.as_deref());
+        let told = (&status, &*counters, &spans);
         let result = Run::start(&name, &*source, &*sink, &options, pauses, told, shutdown).await;
         match &result {
             Ok(_) | Err(PipelineError::HandedOver | PipelineError::Sink(_)) => {

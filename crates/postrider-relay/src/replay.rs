@@ -25,6 +25,7 @@ use crate::shutdown::Shutdown;
 use crate::sink::{Message, Sink};
 use crate::sinks::SinkSpec;
 use crate::source::SourceError;
+use crate::telemetry::spans::Spans;
 
 /// How many events are found at a time: looking through the table takes as long for a few.
 const FOUND_MAX: usize = 100_000;
@@ -141,7 +142,9 @@ impl Replay {
     ) -> (Replayed, Result<(), ReplayError>) {
         let replayed = Replayed { position: self.after, ..Replayed::default() };
         let (pace, shutdown) = (Pace::new(self.rate), shutdown.clone());
-        let mut run = Run { replay: self, events, sink, replayed, pace, shutdown };
+        let topic = &self.encoding.route.topic;
+        let spans = Spans::new("replay", &sink.capabilities(), topic, None);
+        let mut run = Run { replay: self, events, sink, spans, replayed, pace, shutdown };
         let result = run.publish_all(&mut tell).await;
         (run.replayed, result)
     }
@@ -151,6 +154,7 @@ struct Run<'r> {
     replay: &'r Replay,
     events: &'r dyn Events,
     sink: &'r dyn Sink,
+    spans: Spans,
     replayed: Replayed,
     pace: Pace,
     shutdown: Shutdown,
@@ -245,12 +249,18 @@ impl Run<'_> {
     /// Whatever happens, there is an answer for every message.
     async fn call(&self, messages: &[Message]) -> Vec<Result<(), SinkError>> {
         let longest = self.replay.publish_timeout;
-        let problem = match timeout(longest, self.sink.publish(messages)).await {
-            Ok(results) if results.len() == messages.len() => return results,
+        let mut span = self.spans.send(messages);
+        let problem = match timeout(longest, span.around(self.sink.publish(messages))).await {
+            Ok(results) if results.len() == messages.len() => {
+                span.answered(&results);
+                return results;
+            }
             Ok(_) => "the sink did not answer for every message; this is a bug in it".to_owned(),
             Err(_) => format!("the sink did not answer within {longest:?}"),
         };
-        vec![Err(SinkError::new(FailureKind::Failed, problem)); messages.len()]
+        let results = vec![Err(SinkError::new(FailureKind::Failed, problem)); messages.len()];
+        span.answered(&results);
+        results
     }
 
     async fn pause(&mut self, asked_for: Option<Duration>, failures: u32) {

@@ -4,7 +4,7 @@
 //! field that an event lacks is an error, never an empty text: an event with half a routing key
 //! would reach the wrong place, so it is parked instead.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 
 use postrider::Event;
 
@@ -157,11 +157,37 @@ impl Template {
     }
 }
 
+impl fmt::Display for Template {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for part in &self.parts {
+            match part {
+                Part::Text(text) => f.write_str(&text.replace('{', "{{").replace('}', "}}"))?,
+                Part::Field(field) => write!(f, "{{{field}}}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
 impl std::str::FromStr for Template {
     type Err = TemplateError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         Self::parse(text)
+    }
+}
+
+impl fmt::Display for Field {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Id => f.write_str("id"),
+            Self::AggregateType => f.write_str("aggregate_type"),
+            Self::AggregateId => f.write_str("aggregate_id"),
+            Self::EventType => f.write_str("event_type"),
+            Self::EventVersion => f.write_str("event_version"),
+            Self::Topic => f.write_str("topic"),
+            Self::Header(name) => write!(f, "{HEADER_PREFIX}{name}"),
+        }
     }
 }
 
@@ -272,6 +298,14 @@ mod tests {
             .header("empty", "")
             .build()
             .unwrap()
+    }
+
+    #[test]
+    fn a_template_is_shown_as_it_is_written() {
+        let all = "a{{b}}{id}{aggregate_type}.{aggregate_id}{event_type}{event_version}{topic}";
+        for text in [all, "orders", "{header.tenant-id}"] {
+            assert_eq!(Template::parse(text).unwrap().to_string(), text);
+        }
     }
 
     #[test]

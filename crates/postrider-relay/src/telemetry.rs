@@ -8,7 +8,8 @@
 //!
 //! Whoever asks gets what is in memory. Pipelines write their counters once for each call of the
 //! sink, and what only the database knows is looked up in the background, so that neither a scrape
-//! nor a probe ever waits, or makes anything wait.
+//! nor a probe ever waits, or makes anything wait. Beside that, [calls of the sink](spans) are spans
+//! of OpenTelemetry.
 
 pub mod counters;
 pub mod health;
@@ -17,6 +18,7 @@ mod metrics;
 mod page;
 pub(crate) mod sample;
 pub mod server;
+pub(crate) mod spans;
 pub mod watched;
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -53,7 +53,10 @@ const ALONE: [(&str, &[&str]); 3] = [
         "postrider-consumer",
         &["", "axum", "kafka", "nats", "rabbitmq", "redis", "sqlx-postgres", "sqlx-sqlite"],
     ),
-    ("postrider-relay", &["", "http", "kafka", "nats", "postgres", "rabbitmq", "redis", "sqlite"]),
+    (
+        "postrider-relay",
+        &["", "http", "kafka", "nats", "opentelemetry", "postgres", "rabbitmq", "redis", "sqlite"],
+    ),
 ];
 
 /// Runs all steps.

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::cli::OutboxArgs;
 use crate::error::{CliError, Code};
-use crate::event_object::{EventObject, SetAsideObject, key_text, set_aside_text};
+use crate::event_object::{EventObject, SetAsideObject, headers, key_text, set_aside_text};
 use crate::outbox::Outbox;
 use crate::output::{Output, plain};
 use crate::time::rfc3339;
@@ -26,7 +26,7 @@ pub(crate) struct ShowArgs {
     event_id: String,
     #[command(flatten)]
     outbox: OutboxArgs,
-    /// Show the payload, too
+    /// Show the payload and the values of headers, too
     #[arg(long)]
     payload: bool,
 }
@@ -144,7 +144,7 @@ fn to_text(life: &EventLife) -> String {
     lines.extend(event.deliver_after.map(|after| ("not before", rfc3339(after))));
     lines.extend(event.topic.as_ref().map(|topic| ("topic", plain(topic))));
     lines.push(("content type", plain(&event.content_type)));
-    lines.push(("headers", plain(&event.headers)));
+    lines.push(("headers", plain(&headers(event))));
     let mut text = String::new();
     for (name, value) in lines {
         text.push_str(format!("{name:<14}{value}").trim_end());

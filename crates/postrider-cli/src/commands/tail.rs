@@ -53,7 +53,7 @@ pub(crate) struct TailArgs {
     /// Most events to begin with [default: 20, with --since 10000]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(0..=100_000))]
     limit: Option<u32>,
-    /// Show payloads, too
+    /// Show payloads and the values of headers, too
     #[arg(long)]
     payload: bool,
 }

@@ -1,7 +1,8 @@
-//! A plain HTTP client, and an endpoint that takes every event.
+//! A plain HTTP client, and endpoints that answer as a test likes.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Running, wait_until};
@@ -75,31 +76,62 @@ pub(crate) fn wait_for(
 
 /// Answers every request at a listener with 204, until the test is over.
 pub(crate) fn accept_all(listener: TcpListener) {
+    serve(listener, |_| (204, Vec::new()));
+}
+
+/// A request, as it came.
+#[derive(Debug)]
+pub(crate) struct Request {
+    /// Its first line and its headers, in lower case.
+    pub(crate) head: String,
+    pub(crate) body: Vec<u8>,
+}
+
+/// Answers every request at a listener with a status and a body, until the test is over.
+pub(crate) fn serve(
+    listener: TcpListener,
+    answer: impl Fn(&Request) -> (u16, Vec<u8>) + Send + Sync + 'static,
+) {
+    let answer = Arc::new(answer);
     std::thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
-            std::thread::spawn(move || answer_all(stream));
+            let answer = answer.clone();
+            std::thread::spawn(move || answer_all(stream, &*answer));
         }
     });
 }
 
-fn answer_all(mut stream: TcpStream) -> Option<()> {
+fn answer_all(mut stream: TcpStream, answer: &dyn Fn(&Request) -> (u16, Vec<u8>)) -> Option<()> {
     let mut reader = BufReader::new(stream.try_clone().ok()?);
     loop {
-        let mut length = 0;
-        loop {
-            let mut line = String::new();
-            if reader.read_line(&mut line).ok()? == 0 {
-                return None;
-            }
-            let line = line.trim().to_lowercase();
-            if let Some(text) = line.strip_prefix("content-length:") {
-                length = text.trim().parse().ok()?;
-            }
-            if line.is_empty() {
-                break;
-            }
-        }
-        reader.read_exact(&mut vec![0; length]).ok()?;
-        stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").ok()?;
+        let request = read_request(&mut reader)?;
+        let (status, body) = answer(&request);
+        let head = match status {
+            204 => "HTTP/1.1 204 No Content\r\n\r\n".to_owned(),
+            _ => format!("HTTP/1.1 {status} Said\r\ncontent-length: {}\r\n\r\n", body.len()),
+        };
+        stream.write_all(&[head.as_bytes(), &body].concat()).ok()?;
     }
+}
+
+fn read_request(reader: &mut impl BufRead) -> Option<Request> {
+    let mut request = Request { head: String::new(), body: Vec::new() };
+    let mut length = 0;
+    loop {
+        let mut line = String::new();
+        if reader.read_line(&mut line).ok()? == 0 {
+            return None;
+        }
+        let line = line.trim().to_lowercase();
+        if let Some(text) = line.strip_prefix("content-length:") {
+            length = text.trim().parse().ok()?;
+        }
+        if line.is_empty() {
+            break;
+        }
+        request.head.push_str(&(line + "\n"));
+    }
+    request.body.resize(length, 0);
+    reader.read_exact(&mut request.body).ok()?;
+    Some(request)
 }

@@ -4,6 +4,8 @@
 #![allow(clippy::unwrap_used, reason = "it is all test code")]
 
 pub(crate) mod http;
+#[cfg(feature = "otlp")]
+pub(crate) mod otlp;
 pub(crate) mod postgres;
 
 use std::fs;

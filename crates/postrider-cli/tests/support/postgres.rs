@@ -47,11 +47,11 @@ impl Drop for Postgres {
         let sql = format!(
             "DROP SCHEMA {schema} CASCADE;
             DO $$ DECLARE made text; BEGIN
-                FOR made IN SELECT rolname FROM pg_roles WHERE starts_with(rolname, '{schema}_')
-                LOOP EXECUTE format('DROP ROLE %I', made); END LOOP;
                 FOR made IN SELECT pubname FROM pg_publication
                     WHERE starts_with(pubname, 'postrider_{schema}_')
                 LOOP EXECUTE format('DROP PUBLICATION %I', made); END LOOP;
+                FOR made IN SELECT rolname FROM pg_roles WHERE starts_with(rolname, '{schema}_')
+                LOOP EXECUTE format('DROP ROLE %I', made); END LOOP;
                 FOR made IN SELECT slot_name FROM pg_replication_slots
                     WHERE starts_with(slot_name, 'postrider_{schema}_')
                 LOOP
@@ -100,6 +100,6 @@ impl Session {
 }
 
 /// The server of `cargo xtask services up`.
-fn server() -> String {
+pub(crate) fn server() -> String {
     std::env::var("POSTRIDER_TEST_POSTGRES").expect("tests are run with cargo")
 }

@@ -17,6 +17,7 @@ use super::engine::Call;
 use crate::failure::{FailureKind, SinkError};
 use crate::sink::{Message, Sink};
 use crate::source::{Lease, Source, SourceError, SourceErrorKind};
+use crate::telemetry::spans::{SendSpan, Spans};
 
 /// First and longest pause before an unavailable source is asked again.
 const SOURCE_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
@@ -31,6 +32,7 @@ pub(super) struct Published {
     /// One for each message.
     pub(super) results: Vec<Result<(), SinkError>>,
     pub(super) took: Duration,
+    pub(super) span: SendSpan,
 }
 
 /// Whether nothing may be sent under this lease any more.
@@ -70,6 +72,7 @@ pub(super) async fn until_there(sink: &dyn Sink, longest: Duration) {
 pub(super) async fn publish(
     source: &dyn Source,
     sink: &dyn Sink,
+    spans: &Spans,
     call: Call<Message>,
     longest: Duration,
 ) -> Published {
@@ -78,14 +81,15 @@ pub(super) async fn publish(
     if is_over(lease) {
         let error = SinkError::new(FailureKind::Unavailable, "not sent: the lease has run out");
         let results = vec![Err(error); call.messages.len()];
-        return Published { call, results, took: Duration::ZERO };
+        return Published { call, results, took: Duration::ZERO, span: SendSpan::none() };
     }
     sink.allow_until(lease.until);
     let begun = Instant::now();
+    let span = spans.send(&call.messages);
     let publishing = AssertUnwindSafe(sink.publish(&call.messages)).catch_unwind();
-    let problem = match timeout(longest, publishing).await {
+    let problem = match timeout(longest, span.around(publishing)).await {
         Ok(Ok(results)) if results.len() == call.messages.len() => {
-            return Published { call, results, took: begun.elapsed() };
+            return Published { call, results, took: begun.elapsed(), span };
         }
         Ok(Ok(results)) => {
             let (given, wanted) = (results.len(), call.messages.len());
@@ -96,7 +100,7 @@ pub(super) async fn publish(
     };
     let error = SinkError::new(FailureKind::Failed, problem);
     let results = vec![Err(error); call.messages.len()];
-    Published { call, results, took: begun.elapsed() }
+    Published { call, results, took: begun.elapsed(), span }
 }
 
 /// Calls a source until it is available.

@@ -22,6 +22,7 @@ use crate::shutdown::Shutdown;
 use crate::sink::{Message, Sink};
 use crate::source::{BatchLimit, Record, Settled, Source, SourceError, SourceErrorKind};
 use crate::telemetry::counters::Counters;
+use crate::telemetry::spans::Spans;
 
 /// How long a read waits for the first event.
 const READ_WAIT: Duration = Duration::from_secs(1);
@@ -43,6 +44,7 @@ pub(super) struct Run<'a> {
     pause: Option<Pause>,
     status: &'a watch::Sender<Status>,
     counters: &'a Counters,
+    spans: &'a Spans,
     engine: Engine<Message>,
     started: Instant,
     reading: Option<Reading<'a>>,
@@ -98,7 +100,7 @@ impl<'a> Run<'a> {
         sink: &'a dyn Sink,
         options: &'a Options,
         pauses: PauseWatch,
-        (status, counters): (&'a watch::Sender<Status>, &'a Counters),
+        (status, counters, spans): (&'a watch::Sender<Status>, &'a Counters, &'a Spans),
         mut shutdown: Shutdown,
     ) -> Result<Totals, PipelineError> {
         let resume = tokio::select! {
@@ -141,6 +143,7 @@ impl<'a> Run<'a> {
             pause: None,
             status,
             counters,
+            spans,
             engine: Engine::new(policy(sink, options), blocked, resume.crashes),
             started: Instant::now(),
             reading: None,
@@ -258,7 +261,8 @@ impl<'a> Run<'a> {
             Some(_) | None => {}
         }
         while may_send && let Some(call) = self.engine.next_call(self.started.elapsed()) {
-            let publishing = publish(source, self.sink, call, self.options.publish_timeout);
+            let longest = self.options.publish_timeout;
+            let publishing = publish(source, self.sink, self.spans, call, longest);
             self.calls.push(Box::pin(publishing));
         }
         if let Some(batch) = self.engine.next_settlements() {
@@ -326,7 +330,8 @@ impl<'a> Run<'a> {
     }
 
     fn published(&mut self, published: Published) {
-        let Published { call, results, took } = published;
+        let Published { call, results, took, mut span } = published;
+        let _answered = span.answered(&results);
         self.counters.answered(&call.messages, &results, took);
         if self.sink_away.is_some() && results.iter().any(Result::is_ok) {
             self.found_sink();

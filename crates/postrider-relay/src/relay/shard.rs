@@ -102,6 +102,7 @@ impl ShardPlan {
         let source = patiently(label, SOURCE, told, watched, || self.spec.connect()).await;
         let source = source.map_err(RelayError::Source)?;
         let pipeline = Pipeline::new(&self.label, source, sink, self.config.options.clone());
+        let pipeline = pipeline.sending_to(&self.config.sink_url);
         let pipeline = pipeline.with_pauses(self.pauses.clone());
         Ok(pipeline.counted_by(self.watched.counters.clone()))
     }

@@ -90,7 +90,9 @@ async fn a_call_looks_at_the_lease_when_it_begins() {
     let batch = batch.into_iter().map(|record| incoming(record, &options, usize::MAX));
     engine.read(batch, Duration::ZERO);
     let call = engine.next_call(Duration::ZERO).unwrap();
-    let publishing = publish(&*source, &sink, call, TTL);
+    let topic = &options.encoding.route.topic;
+    let spans = Spans::new("p", &sink.capabilities(), topic, None);
+    let publishing = publish(&*source, &sink, &spans, call, TTL);
     lease.until(Instant::now());
     let Published { results, .. } = publishing.await;
     let error = results[0].as_ref().unwrap_err();
