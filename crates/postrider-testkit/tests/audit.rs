@@ -13,9 +13,7 @@ mod audit {
 use std::collections::BTreeMap;
 
 use postrider::schema::{self, TableName};
-use postrider_relay::audit::{
-    self, Audit, NamedTable, Operation, Operations, Report, Rules, Watch,
-};
+use postrider_relay::audit::{Audit, NamedTable, Operation, Operations, Report, Rules, Watch, run};
 use postrider_relay::shutdown::{Shutdown, ShutdownHandle, shutdown};
 use postrider_relay::source::SourceError;
 use postrider_relay::sources;
@@ -117,7 +115,7 @@ impl Running {
     async fn finish_with(self, rules: Rules) -> Report {
         let Self { mut audit, handle, mut shutdown } = self;
         handle.stop();
-        let (report, ended) = audit::run(&mut *audit, rules, None, &mut shutdown, |finding, _| {
+        let (report, ended) = run(&mut *audit, rules, None, &mut shutdown, |finding, _| {
             assert!(!format!("{finding:?}").contains("canary"), "{finding:?}");
             true
         })

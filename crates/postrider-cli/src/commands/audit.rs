@@ -58,7 +58,7 @@ fn parse_time(text: &str) -> Result<Duration, String> {
 
 /// Watches, and reports.
 pub(crate) async fn run(args: &AuditArgs, output: Output) -> Result<(), CliError> {
-    let outbox = Outbox::find(&args.outbox)?;
+    let outbox = find(&args.outbox)?;
     let watch = Watch {
         tables: args.tables.iter().flat_map(|tables| tables.0.clone()).collect(),
         publications: args.publication.clone(),
@@ -101,6 +101,16 @@ pub(crate) async fn run(args: &AuditArgs, output: Output) -> Result<(), CliError
         CliError { what, ..error }
     })?;
     verdict(&report)
+}
+
+/// The outbox, or what can be audited instead of such a database.
+fn find(args: &OutboxArgs) -> Result<Outbox, CliError> {
+    let scheme = args.from.as_deref().and_then(|url| url.split(':').next());
+    if matches!(scheme, Some("mariadb" | "mysql")) {
+        let error = CliError::new(Code::Configuration, "MySQL cannot be audited");
+        return Err(error.with_fix("audit PostgreSQL: --from postgres://user@host/database"));
+    }
+    Outbox::find(args)
 }
 
 /// Begins, and says what it waits for if that takes a while.

@@ -24,10 +24,10 @@ async fn a_forgotten_event_is_found_and_a_transaction_with_one_is_not() {
     assert_eq!((report.transactions, report.no_event, report.event_only), (3, 2, 0));
     let group = report.groups()[0];
     assert_eq!(group.first.xid.to_string(), xid);
-    assert_eq!(group.last.xid, group.first.xid + 1);
+    assert!(group.last.xid > group.first.xid);
     let age = group.first.committed_at.duration_since(before - Duration::from_secs(1)).unwrap();
     assert!(age < Duration::from_secs(60), "{age:?}");
-    let is_behind = format!("SELECT ('{}'::pg_lsn < '{lsn}'::pg_lsn)::int8", group.first.lsn);
+    let is_behind = format!("SELECT ('{}'::pg_lsn < '{lsn}'::pg_lsn)::int4::int8", group.first.lsn);
     assert_eq!(shop.number(&is_behind).await, 1);
     assert_eq!(shop.left().await, 0);
 }

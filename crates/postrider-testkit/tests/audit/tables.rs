@@ -142,7 +142,7 @@ async fn a_computed_identity_never_makes_a_table_unwritable() {
          ALTER TABLE whole REPLICA IDENTITY FULL",
     )
     .await;
-    let is_18 = "SELECT (current_setting('server_version_num')::int4 >= 180000)::int8";
+    let is_18 = "SELECT (current_setting('server_version_num')::int4 >= 180000)::int4::int8";
     let is_18 = shop.number(is_18).await == 1;
     for name in ["twice", "whole"] {
         let begun = shop.begin(&watch(&[name])).await;

@@ -191,15 +191,15 @@ fn name(watched: &Watched, index: usize) -> &str {
 
 /// A count of findings in words.
 pub(super) fn headline(count: u64, kind: FindingKind) -> String {
-    let transactions = if count == 1 { "transaction" } else { "transactions" };
+    let counted = transactions(count);
     match kind {
-        FindingKind::NoEvent => {
-            format!("{count} {transactions} changed the tables and wrote no event")
-        }
-        FindingKind::EventOnly => {
-            format!("{count} {transactions} wrote events and changed none of the tables")
-        }
+        FindingKind::NoEvent => format!("{counted} changed the tables and wrote no event"),
+        FindingKind::EventOnly => format!("{counted} wrote events and changed none of the tables"),
     }
+}
+
+fn transactions(count: u64) -> String {
+    format!("{count} {}", if count == 1 { "transaction" } else { "transactions" })
 }
 
 /// What is said when the first of a group is found.
@@ -220,8 +220,8 @@ pub(super) fn told(finding: &Finding, watched: &Watched) -> String {
 /// All that was found, in one screen.
 pub(super) fn text(report: &Report) -> String {
     let mut text = format!(
-        "{} transactions changed the tables or wrote events in {}\n",
-        report.transactions,
+        "{} changed the tables or wrote events in {}\n",
+        transactions(report.transactions),
         age(report.time)
     );
     if report.replicated > 0 {
