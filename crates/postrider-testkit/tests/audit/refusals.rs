@@ -129,8 +129,8 @@ async fn a_publication_that_is_given_has_to_have_everything() {
     begun.finish().await;
     let filters = "SELECT (current_setting('server_version_num')::int4 >= 150000)::int4::int8";
     if shop.number(filters).await == 1 {
-        shop.run("CREATE PUBLICATION some FOR TABLE orders WHERE (id > 1), outbox").await;
-        let error = shop.begin(&given(&["some"], &["orders"])).await.err().unwrap();
+        shop.run("CREATE PUBLICATION filtered FOR TABLE orders WHERE (id > 1), outbox").await;
+        let error = shop.begin(&given(&["filtered"], &["orders"])).await.err().unwrap();
         assert!(error.message.contains("leaves out rows of public.orders"), "{error:?}");
     }
 }

@@ -14,6 +14,7 @@
 //!   missed, and nobody would notice.
 
 mod collector;
+mod facts;
 mod publications;
 mod tables;
 #[cfg(test)]

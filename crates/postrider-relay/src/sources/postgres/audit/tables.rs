@@ -5,18 +5,17 @@ use std::collections::HashMap;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use super::publications::{Existing, Publications};
+use super::facts::Facts;
+use super::publications::Existing;
 use crate::audit::{NamedTable, Operation, Operations, Watch, WatchedTable};
 use crate::source::{SourceError, SourceErrorKind};
 use crate::sources::postgres::connection::Connection;
 use crate::sources::postgres::error::Trouble;
-use crate::sources::postgres::queries::audit::{AUDIT_FACTS, TABLE_NAMES, WATCHED_TABLE};
+use crate::sources::postgres::queries::audit::{TABLE_NAMES, WATCHED_TABLE};
 use crate::suggestion::nearest;
 
 /// What the server is told to publish of a table whose rows cannot be told apart.
 pub(super) const INSERTS: [Operation; 2] = [Operation::Insert, Operation::Truncate];
-/// How the publication is called that an owner has to make.
-const ADVISED_NAME: &str = "postrider_audit";
 
 /// What is watched, and how it is published.
 #[derive(Debug)]
@@ -35,8 +34,8 @@ pub(super) struct Table {
     pub(super) quoted: String,
     pub(super) kind: String,
     is_of_system: bool,
-    may_publish: bool,
-    owner: String,
+    pub(super) may_publish: bool,
+    pub(super) owner: String,
     /// It and all that inherit from it.
     pub(super) tree: Vec<u32>,
     /// One of these that is not in the log.
@@ -193,25 +192,19 @@ impl Table {
                 format!("run ALTER TABLE {unlogged} SET LOGGED, or leave it out"),
             ));
         }
-        if self.oid == outbox.oid {
+        if outbox.tree.contains(&self.oid) {
             return Some(Refusal::new(
                 format!("{name} is the outbox itself, whose rows are the events"),
                 "name the tables of your business",
             ));
         }
-        before
-            .iter()
-            .find(|it| it.oid == self.oid)
-            .map(|_| Refusal::new(format!("{name} is named twice"), "name it once"))
-            .or_else(|| {
-                let is_part =
-                    |it: &&Self| it.tree.contains(&self.oid) || self.tree.contains(&it.oid);
-                before.iter().find(is_part).map(|other| {
-                    let other = &other.quoted;
-                    let what = format!("of {name} and {other}, one is a part of the other");
-                    Refusal::new(what, "name the whole, or its parts")
-                })
-            })
+        let is_part = |it: &&Self| it.tree.contains(&self.oid) || self.tree.contains(&it.oid);
+        let other = before.iter().find(is_part)?;
+        if other.oid == self.oid {
+            return Some(Refusal::new(format!("{name} is named twice"), "name it once"));
+        }
+        let what = format!("of {name} and {}, one is a part of the other", other.quoted);
+        Some(Refusal::new(what, "name the whole, or its parts"))
     }
 }
 
@@ -270,86 +263,4 @@ async fn not_found(connection: &Connection, named: &NamedTable) -> Result<Refusa
         Some((schema, table)) => Refusal::new(what, format!("did you mean {schema}.{table}?")),
         None => Refusal::new(what, "name tables as the database has them, such as public.orders"),
     })
-}
-
-/// What there is to know of the server and of this role.
-struct Facts {
-    level: String,
-    has_any_standby: bool,
-    role: String,
-    may_replicate: bool,
-    database: String,
-    may_create: bool,
-}
-
-impl Facts {
-    async fn read(connection: &Connection) -> Result<Self, Trouble> {
-        let rows = connection.query(AUDIT_FACTS, &[]).await?;
-        let row = rows.first().ok_or_else(|| {
-            let message = "the server does not know who is connected";
-            SourceError::new(SourceErrorKind::Unavailable, message)
-        })?;
-        Ok(Self {
-            level: row.try_get(0)?,
-            has_any_standby: row.try_get(1)?,
-            role: row.try_get(2)?,
-            may_replicate: row.try_get(3)?,
-            database: row.try_get(4)?,
-            may_create: row.try_get(5)?,
-        })
-    }
-
-    fn refusals(&self) -> Vec<Refusal> {
-        let mut refusals = Vec::new();
-        let (level, role) = (&self.level, &self.role);
-        if level != "logical" {
-            refusals.push(Refusal::new(
-                format!("the log of the server cannot be read: wal_level is {level}"),
-                "run ALTER SYSTEM SET wal_level = logical and restart the server",
-            ));
-        }
-        if self.has_any_standby {
-            refusals.push(Refusal::new(
-                "synchronous_standby_names has a *, so that commits would wait for the audit",
-                "name the standbys in synchronous_standby_names",
-            ));
-        }
-        if !self.may_replicate {
-            refusals.push(Refusal::new(
-                format!("the role {role} may not read the log"),
-                format!("run ALTER ROLE {role} REPLICATION"),
-            ));
-        }
-        refusals
-    }
-
-    /// Whoever owns the tables can make what this role may not.
-    fn publishing_refusal(&self, outbox: &Table, tables: &[Table]) -> Option<Refusal> {
-        let Self { role, database, .. } = self;
-        let all = || tables.iter().chain([outbox]);
-        let foreign: Vec<&str> =
-            all().filter(|table| !table.may_publish).map(|table| table.quoted.as_str()).collect();
-        if foreign.is_empty() && self.may_create {
-            return None;
-        }
-        if foreign.is_empty() {
-            return Some(Refusal::new(
-                format!("the role {role} may not make a publication in {database}"),
-                format!("run GRANT CREATE ON DATABASE {database} TO {role}"),
-            ));
-        }
-        let owner = match all().all(|table| table.owner == outbox.owner) {
-            true => &outbox.owner,
-            false => "a superuser",
-        };
-        let publications = Publications::new(ADVISED_NAME, outbox, tables);
-        let (names, statements) = (publications.names().join(","), publications.statements());
-        Some(Refusal::new(
-            format!(
-                "the role {role} may not publish {}, which it does not own",
-                foreign.join(", ")
-            ),
-            format!("let {owner} run {}; then add --publication {names}", statements.join("; ")),
-        ))
-    }
 }
