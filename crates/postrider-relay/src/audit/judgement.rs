@@ -120,6 +120,8 @@ pub(super) mod tests {
         transaction
     }
 
+    type Case = (&'static [(usize, Operation)], &'static [&'static str], &'static str);
+
     fn kind(changes: &[(usize, Operation)], events: &[&str], rules: Rules) -> &'static str {
         match judge(transaction(1, changes, events), &tables(), rules) {
             Judgement::Unconcerned => "unconcerned",
@@ -132,8 +134,8 @@ pub(super) mod tests {
     #[test]
     fn every_case_has_its_judgement() {
         use Operation::{Delete, Insert, Truncate, Update};
-        let paid: &[&str] = &["OrderPaid"];
-        let cases: [(&[(usize, Operation)], &[&str], &str); 10] = [
+        let paid: &'static [&'static str] = &["OrderPaid"];
+        let cases: [Case; 10] = [
             (&[], &[], "unconcerned"),
             (&[(0, Update)], paid, "fine"),
             (&[(0, Insert)], &[], "no_event"),
