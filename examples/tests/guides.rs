@@ -13,6 +13,7 @@ use std::{env, fs};
 use libtest_mimic::{Arguments, Failed, Trial};
 
 const GUIDES: &[&str] = &[
+    "auditing",
     "dead-letters",
     "doctor",
     "getting-started",

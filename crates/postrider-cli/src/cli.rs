@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::commands::{
-    check, completions, dlq, doctor, explain, init, keys, man, migrate, pause, prune, reconcile,
-    relay, replay, show, slot, status, tail, verify,
+    audit, check, completions, dlq, doctor, explain, init, keys, man, migrate, pause, prune,
+    reconcile, relay, replay, show, slot, status, tail, verify,
 };
 
 /// Publishes the events of a database transaction, if and only if that transaction commits.
@@ -22,7 +22,8 @@ pub(crate) struct Cli {
 const EXIT_CODES: &str = "\
 Exit codes: 0 ok, 1 failure, 2 usage, 3 configuration, 4 unreachable, 5 not permitted,
             6 unsafe state refused, 7 partial (some pipelines failed, some ids not found,
-            a drain or a replay was stopped before its end, reconcile found missed events)
+            a drain or a replay was stopped before its end, reconcile found missed events,
+            audit found transactions without an event)
 
 POSTRIDER_LOG filters the log, for example POSTRIDER_LOG=debug. Defaults to info.";
 
@@ -91,6 +92,9 @@ pub(crate) enum Command {
     /// Read the broker back, and hold it against the outbox
     #[command(after_help = verify::EXAMPLES)]
     Verify(verify::VerifyArgs),
+    /// Watch business tables, and find transactions that forgot their event (PostgreSQL)
+    #[command(after_help = audit::EXAMPLES)]
+    Audit(audit::AuditArgs),
     /// Remove published events that are past their retention
     Prune(prune::PruneArgs),
     /// Look at what keeps the server's log for pipelines, make or drop it (PostgreSQL)

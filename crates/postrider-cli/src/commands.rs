@@ -1,5 +1,6 @@
 //! One file per command; each has its arguments and what it does.
 
+pub(crate) mod audit;
 pub(crate) mod check;
 pub(crate) mod completions;
 #[cfg(feature = "demo")]

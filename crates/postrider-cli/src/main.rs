@@ -90,6 +90,7 @@ fn run(command: Command, output: Output) -> Result<(), CliError> {
         Command::Replay(args) => block_on(commands::replay::run(&args, output)),
         Command::Reconcile(args) => block_on(commands::reconcile::run(&args, output)),
         Command::Verify(args) => block_on(commands::verify::run(&args, output)),
+        Command::Audit(args) => block_on(commands::audit::run(&args, output)),
         Command::Prune(args) => block_on(commands::prune::run(&args, output)),
         Command::Slot(command) => block_on(commands::slot::run(command, output)),
         #[cfg(feature = "demo")]

@@ -7,11 +7,13 @@ use std::path::Path;
 use postrider::schema::postgres::{Layout, RolePrefix};
 use postrider::schema::{Difference, Migration, Status};
 use postrider_relay::admin::Admin;
+use postrider_relay::audit::{Audit, Watch};
 use postrider_relay::config::{Config, Environment, Flags, SourceConfig};
 use postrider_relay::diagnosis::Diagnose;
 use postrider_relay::operator::Operator;
 use postrider_relay::prune::Prune;
 use postrider_relay::secret::MASK;
+use postrider_relay::shutdown::Shutdown;
 use postrider_relay::slots::Slots;
 use postrider_relay::sources::{self, schema};
 
@@ -50,6 +52,16 @@ impl Outbox {
     pub(crate) async fn admin(&self) -> Result<Box<dyn Admin>, CliError> {
         let SourceConfig { url, table, columns, .. } = &self.source;
         Ok(sources::connect_admin(url.expose(), table, columns).await?)
+    }
+
+    /// Begins to audit the database.
+    pub(crate) async fn audit(
+        &self,
+        watch: &Watch,
+        shutdown: &Shutdown,
+    ) -> Result<Box<dyn Audit>, CliError> {
+        let SourceConfig { url, table, columns, .. } = &self.source;
+        Ok(sources::connect_audit(url.expose(), table, columns, watch, shutdown).await?)
     }
 
     /// Opens the outbox for everything that an operator does with it.

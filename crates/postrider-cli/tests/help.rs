@@ -36,6 +36,7 @@ const COMMANDS: [&[&str]; 38] = [
     &["replay"],
     &["reconcile"],
     &["verify"],
+    &["audit"],
     &["prune"],
     &["slot"],
     &["slot", "show"],

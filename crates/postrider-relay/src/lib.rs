@@ -8,6 +8,7 @@
 
 pub mod admin;
 pub mod amounts;
+pub mod audit;
 pub mod config;
 pub mod diagnosis;
 pub mod events;

@@ -17,11 +17,13 @@ use std::time::Duration;
 use postrider::schema::{Migration, TableName};
 
 use crate::admin::Admin;
+use crate::audit::{Audit, Watch};
 use crate::diagnosis::Diagnose;
 use crate::hint::Hint;
 use crate::operator::Operator;
 use crate::pipeline::Ordering;
 use crate::prune::Prune;
+use crate::shutdown::Shutdown;
 use crate::slots::Slots;
 use crate::source::{Source, SourceError, SourceErrorKind};
 use crate::suggestion::nearest;
@@ -189,6 +191,18 @@ pub async fn connect_admin(
     Backend::of(url)?.connect_admin(table, columns).await
 }
 
+/// Connects to a database to audit it, and begins. `columns` are those of an outbox that is not of
+/// our making: our name to its name.
+pub async fn connect_audit(
+    url: &str,
+    table: &TableName,
+    columns: &BTreeMap<String, String>,
+    watch: &Watch,
+    shutdown: &Shutdown,
+) -> Result<Box<dyn Audit>, SourceError> {
+    Backend::of(url)?.connect_audit(table, columns, watch, shutdown).await
+}
+
 /// Connects to an outbox for everything that an operator does with it. `columns` are those of a
 /// table that is not of our making: our name to its name.
 pub async fn connect_operator(
@@ -349,6 +363,35 @@ impl Backend {
         columns: &BTreeMap<String, String>,
     ) -> Result<Box<dyn Admin>, SourceError> {
         Ok(self.connect_operator(table, columns).await?)
+    }
+
+    #[cfg_attr(
+        not(feature = "postgres"),
+        expect(unused_variables, reason = "only PostgreSQL has a log that can be read")
+    )]
+    async fn connect_audit(
+        self,
+        table: &TableName,
+        columns: &BTreeMap<String, String>,
+        watch: &Watch,
+        shutdown: &Shutdown,
+    ) -> Result<Box<dyn Audit>, SourceError> {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(location) => {
+                let (table, columns) = (table.clone(), columns.clone());
+                let audit =
+                    postgres::PostgresAudit::connect(*location, table, columns, watch, shutdown);
+                Ok(Box::new(audit.await?))
+            }
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(_) => {
+                let message = "SQLite has no log of its transactions that could be audited";
+                Err(SourceError::new(SourceErrorKind::Misconfigured, message).with_hint(
+                    "PostgreSQL has: postrider audit --from postgres://user@host/database",
+                ))
+            }
+        }
     }
 
     #[cfg_attr(

@@ -27,7 +27,8 @@ const DENY: &str = "run --quiet --all-features --bin deny --";
 
 /// What runs against other versions of PostgreSQL, too. A case that starts a server of its own starts
 /// Debian's there as well.
-const OTHER_VERSIONS: [&str; 2] = [
+const OTHER_VERSIONS: [&str; 3] = [
+    "test --workspace --all-features --test audit -- findings leftovers tables",
     "test --workspace --all-features --test sources -- postgres_cdc",
     "test --workspace --all-features --test postgres_log -- contents log_only modes outboxes slots \
      tables",

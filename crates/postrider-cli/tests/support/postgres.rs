@@ -94,8 +94,11 @@ impl Session {
     }
 
     pub(crate) fn execute(&self, sql: &str) {
-        let executed = self.runtime.block_on(self.client.batch_execute(sql));
-        executed.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+        self.try_execute(sql).unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+    }
+
+    pub(crate) fn try_execute(&self, sql: &str) -> Result<(), tokio_postgres::Error> {
+        self.runtime.block_on(self.client.batch_execute(sql))
     }
 }
 

@@ -32,6 +32,7 @@
 //! after.
 
 mod admin;
+mod audit;
 mod checkpoint;
 mod cluster;
 mod connection;
@@ -89,6 +90,7 @@ use crate::source::{
 };
 
 pub use self::admin::PostgresAdmin;
+pub use self::audit::PostgresAudit;
 pub use self::diagnosis::PostgresDiagnosis;
 pub use self::location::{InvalidLocation, Location};
 pub use self::migrate::{migrate, status, verify};

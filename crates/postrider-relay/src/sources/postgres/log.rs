@@ -46,7 +46,7 @@ use crate::slots::SlotState;
 use crate::source::{SourceError, SourceErrorKind};
 
 pub(super) use self::leave::{log_only, not_polled};
-pub(super) use self::rows::{Stored, columns};
+pub(super) use self::rows::{LogRow, PREFIX, Stored, columns};
 pub(super) use self::slot::{LogQueries, Names, cannot};
 pub(super) use self::tail::{Mark, Place, Tail};
 

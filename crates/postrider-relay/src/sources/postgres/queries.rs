@@ -13,6 +13,7 @@
 //!   another connection.
 
 mod admin;
+pub(super) mod audit;
 pub(super) mod diagnosis;
 mod events;
 mod prune;

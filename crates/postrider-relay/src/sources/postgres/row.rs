@@ -128,7 +128,8 @@ impl Decoder {
         event.map_err(|reason| Undecodable { key: fields.key().ok(), reason })
     }
 
-    fn id(&self, value: Value<'_>) -> Result<Uuid, String> {
+    /// The id of an event, given what a row has for it.
+    pub(super) fn id(&self, value: Value<'_>) -> Result<Uuid, String> {
         let not_a_uuid = || "id is not a UUID".to_owned();
         let name = match value.ty {
             Type::UUID => return Uuid::from_slice(value.bytes).map_err(|_| not_a_uuid()),

@@ -13,7 +13,7 @@ use crate::sources::postgres::row::{Columns, Decoded, Decoder, EPOCH_2000_SECS, 
 use crate::sources::postgres::table::Table;
 
 /// Whose messages those of an outbox are.
-pub(super) const PREFIX: &str = "postrider";
+pub(in super::super) const PREFIX: &str = "postrider";
 
 /// Our names, first those of an event in the order in which `row` reads them, and whether there
 /// is nothing to put in its place.
@@ -160,7 +160,7 @@ impl Field {
 
 /// A row of the log, or a message, column by column.
 #[derive(Debug, Default)]
-pub(super) struct LogRow([Option<Field>; COLUMNS.len()]);
+pub(in super::super) struct LogRow([Option<Field>; COLUMNS.len()]);
 
 impl Columns for LogRow {
     fn value(&self, index: usize) -> Option<Value<'_>> {
@@ -189,7 +189,7 @@ pub(super) struct Logged {
 impl LogRow {
     /// A message, as `outbox_publish_message` makes it, and the outbox that it is for. `None` if
     /// it is something else.
-    pub(super) fn of_message(content: &Bytes) -> Option<(String, Self)> {
+    pub(in super::super) fn of_message(content: &Bytes) -> Option<(String, Self)> {
         let end = content.iter().position(|byte| *byte == b'\n')?;
         let header: Header = serde_json::from_slice(&content[..end]).ok()?;
         let mut row = Self::default();
@@ -271,7 +271,8 @@ impl LogRow {
         }
     }
 
-    fn text(&self, name: &str) -> Option<String> {
+    /// A column, if it has a text.
+    pub(in super::super) fn text(&self, name: &str) -> Option<String> {
         let index = COLUMNS.iter().position(|(column, _)| *column == name)?;
         let text = self.0[index].as_ref()?.value().text(name).ok()?;
         Some(text.into_owned())

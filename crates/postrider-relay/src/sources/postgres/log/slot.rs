@@ -543,7 +543,7 @@ pub(in super::super) async fn make(
         failover: true,
         ..SlotOptions::default()
     };
-    let guard = Guard(Some((streaming.canceller(), location.clone())));
+    let guard = Guard::new(streaming.canceller(), location.clone());
     let created = streaming.create_slot(&slot, options).await;
     guard.disarm();
     let created = created.map_err(|error| cannot("make a slot", error))?;
@@ -555,10 +555,17 @@ pub(in super::super) async fn make(
 }
 
 /// Has the server stop making a slot that nobody waits for any more: it would not notice.
-struct Guard(Option<(postrider_replication::Canceller, Location)>);
+pub(in super::super) struct Guard(Option<(postrider_replication::Canceller, Location)>);
 
 impl Guard {
-    fn disarm(mut self) {
+    pub(in super::super) fn new(
+        canceller: postrider_replication::Canceller,
+        location: Location,
+    ) -> Self {
+        Self(Some((canceller, location)))
+    }
+
+    pub(in super::super) fn disarm(mut self) {
         self.0 = None;
     }
 }
@@ -627,6 +634,17 @@ pub(in super::super) fn cannot(doing: &str, error: postrider_replication::Error)
     }
 }
 
+/// The same for whoever cannot poll instead.
+pub(in super::super) fn without_polling(mut error: SourceError) -> SourceError {
+    if let Some(hint) = &mut error.hint
+        && let Some(end) = hint.find(" or write mode = ")
+    {
+        hint.truncate(end);
+        hint.truncate(hint.trim_end_matches([',', ';']).len());
+    }
+    error
+}
+
 /// Whether an error says that the slot, or what it needs, is not there any more.
 pub(super) fn is_of_slot(error: &postrider_replication::Error) -> bool {
     let codes = [
@@ -664,6 +682,23 @@ mod tests {
                 |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
             assert!(name.len() <= NAME_BYTES_MAX && name.bytes().all(is_fit), "{name}");
         }
+    }
+
+    #[test]
+    fn whoever_cannot_poll_is_not_told_to() {
+        let hint = |text: &str| {
+            let error = SourceError::new(SourceErrorKind::Misconfigured, "x").with_hint(text);
+            without_polling(error).hint.unwrap()
+        };
+        assert_eq!(
+            hint("name the server itself, or write mode = \"poll\""),
+            "name the server itself"
+        );
+        assert_eq!(hint("grant it; or write mode = \"poll\""), "grant it");
+        assert_eq!(hint("drop a slot"), "drop a slot");
+        let refused = postrider_replication::Error::Protocol("x".into());
+        let error = without_polling(cannot("connect", refused));
+        assert!(!error.details().contains("poll\""), "{}", error.details());
     }
 
     fn slot() -> Slot {
