@@ -88,6 +88,10 @@ pub(crate) enum Command {
     /// Read the broker back, and hold it against the outbox
     #[command(after_help = verify::EXAMPLES)]
     Verify(verify::VerifyArgs),
+    /// Measure your own database and broker, and clean up
+    #[cfg(feature = "full")]
+    #[command(after_help = crate::commands::bench::EXAMPLES)]
+    Bench(Box<crate::commands::bench::BenchArgs>),
     /// Remove published events that are past their retention
     Prune(prune::PruneArgs),
     /// Look at what keeps the server's log for pipelines, make or drop it (PostgreSQL)

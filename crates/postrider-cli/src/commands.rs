@@ -1,5 +1,7 @@
 //! One file per command; each has its arguments and what it does.
 
+#[cfg(feature = "full")]
+pub(crate) mod bench;
 pub(crate) mod check;
 pub(crate) mod completions;
 #[cfg(feature = "demo")]
