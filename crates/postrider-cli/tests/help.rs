@@ -4,7 +4,7 @@ mod support;
 
 use support::{Fixture, stored};
 
-const COMMANDS: [&[&str]; 37] = [
+const COMMANDS: [&[&str]; 38] = [
     &[],
     &["demo"],
     &["init"],
@@ -35,6 +35,7 @@ const COMMANDS: [&[&str]; 37] = [
     &["replay"],
     &["reconcile"],
     &["verify"],
+    &["bench"],
     &["prune"],
     &["slot"],
     &["slot", "show"],

@@ -27,7 +27,7 @@ pub(crate) async fn clean(target: &Target, dry_run: bool) -> Result<Cleaned, Cli
             continue;
         }
         if !dry_run {
-            Places::claim(target, name).await?.remove().await?;
+            Places::of_another(target, name).await?.remove().await?;
         }
         cleaned.removed.push(shown);
     }

@@ -11,6 +11,8 @@ use crate::output::table;
 /// The report. People script against its names.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Findings {
+    /// What everything was called that was made for it, and is removed.
+    pub(crate) name: String,
     pub(crate) database: String,
     pub(crate) sink: Option<String>,
     pub(crate) mode: &'static str,
@@ -127,13 +129,17 @@ impl Findings {
     /// As people read it.
     pub(crate) fn to_text(&self) -> String {
         let Self { writing, reading, latency, .. } = self;
+        let sessions = match writing.writers {
+            1 => "one session".to_owned(),
+            writers => format!("{writers} sessions"),
+        };
         let rate = |rate: f64, unit: &str| format!("{} {unit}", number(rate.round()));
         let row = |what: &str, figure: String, more: String| vec![what.to_owned(), figure, more];
         let mut rows = vec![
             row(
                 "transactions without an event",
                 rate(writing.bare_transactions_per_second, "/s"),
-                format!("{} sessions", writing.writers),
+                sessions,
             ),
             row(
                 "transactions with one event",

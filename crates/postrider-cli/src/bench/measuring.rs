@@ -83,6 +83,7 @@ impl<'r> Run<'r> {
         let latency = self.latency(&writing).await?;
         let limit = Limit::of(&writing, &reading, publishing.as_ref());
         Ok(Findings {
+            name: name.as_str().to_owned(),
             database: examined.what.clone(),
             sink: self.target.sink.as_ref().map(|sink| sink.url.to_string()),
             mode: self.target.reading.mode_name(),

@@ -1,5 +1,6 @@
 //! The scratch places of one run: made together, and removed together.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use postrider_relay::scratch::{Claim, ScratchName};
@@ -17,13 +18,16 @@ pub(crate) struct Places<'t> {
     target: &'t Target,
     pub(crate) name: ScratchName,
     _claim: Claim,
+    is_at_sink: AtomicBool,
 }
 
 impl<'t> Places<'t> {
     /// Claims a name. Nothing is made yet.
     pub(crate) async fn claim(target: &'t Target, name: ScratchName) -> Result<Self, CliError> {
         match target.database.claim(&name).await? {
-            Some(claim) => Ok(Self { target, name, _claim: claim }),
+            Some(claim) => {
+                Ok(Self { target, name, _claim: claim, is_at_sink: AtomicBool::new(false) })
+            }
             None => {
                 let what = format!("somebody else measures as {}", name.as_str());
                 Err(CliError::new(Code::Unsafe, what).with_fix("run it again"))
@@ -31,11 +35,20 @@ impl<'t> Places<'t> {
         }
     }
 
+    /// Claims what another process has left, in whatever state.
+    pub(crate) async fn of_another(
+        target: &'t Target,
+        name: ScratchName,
+    ) -> Result<Self, CliError> {
+        Ok(Self { is_at_sink: AtomicBool::new(true), ..Self::claim(target, name).await? })
+    }
+
     /// Makes both. The database comes first and goes last: it is where leftovers are found.
     pub(crate) async fn make(&self, accounts: u32) -> Result<(), CliError> {
         self.target.database.make(&self.name, accounts).await?;
         if let Some(SinkWay::Scratch(sink)) = self.target.sink.as_ref().map(|sink| &sink.way) {
             sink.make(&self.name).await?;
+            self.is_at_sink.store(true, Ordering::Relaxed);
         }
         Ok(())
     }
@@ -49,7 +62,8 @@ impl<'t> Places<'t> {
         })
     }
 
-    /// Removes whatever there is, in any state.
+    /// Removes whatever there is, in any state. A sink that has never answered has nothing, or
+    /// what [cleaning](super::cleaning) finds there when it is old.
     pub(crate) async fn remove(&self) -> Result<(), CliError> {
         let removing = async {
             let at_sink = match self.target.sink.as_ref().map(|sink| &sink.way) {
@@ -57,7 +71,9 @@ impl<'t> Places<'t> {
                 _ => Ok(()),
             };
             // What is left at the sink is found by what is left here.
-            at_sink?;
+            if self.is_at_sink.load(Ordering::Relaxed) {
+                at_sink?;
+            }
             Ok(self.target.database.remove(&self.name).await?)
         };
         let removed = timeout(REMOVE_MAX, removing).await.unwrap_or_else(|_| {

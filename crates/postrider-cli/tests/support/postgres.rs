@@ -97,9 +97,16 @@ impl Session {
         let executed = self.runtime.block_on(self.client.batch_execute(sql));
         executed.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
     }
+
+    /// The first column of what a statement answers, as text.
+    pub(crate) fn texts(&self, sql: &str) -> Vec<String> {
+        let rows = self.runtime.block_on(self.client.query(sql, &[]));
+        let rows = rows.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+        rows.iter().map(|row| row.get(0)).collect()
+    }
 }
 
 /// The server of `cargo xtask services up`.
-fn server() -> String {
+pub(crate) fn server() -> String {
     std::env::var("POSTRIDER_TEST_POSTGRES").expect("tests are run with cargo")
 }
