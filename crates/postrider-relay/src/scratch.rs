@@ -139,7 +139,8 @@ pub struct Claim {
 }
 
 impl Claim {
-    pub(crate) fn new(held: impl Send + Sync + 'static) -> Self {
+    /// A claim that lasts as long as this does.
+    pub fn new(held: impl Send + Sync + 'static) -> Self {
         Self { _held: Box::new(held) }
     }
 }

@@ -25,6 +25,7 @@ use crate::output::Output;
 const ROUNDS: u64 = 2;
 /// The steady load is at most this part of what a session can write.
 const RATE_OF_WRITER: f64 = 0.5;
+const MORE_TIME: &str = "give it more time with --for, or fewer --rows";
 
 /// One run.
 pub(crate) struct Run<'r> {
@@ -178,7 +179,10 @@ impl<'r> Run<'r> {
         let dropped = drain(source, nowhere(), &self.options, rest, end).await?;
         match dropped.count >= rest {
             true => Ok(()),
-            false => Err(too_little("drain")),
+            false => {
+                let what = "the relay could not publish in time what was written";
+                Err(CliError::new(Code::Failure, what).with_fix(MORE_TIME))
+            }
         }
     }
 
@@ -243,5 +247,5 @@ fn writing(writers: usize, bare: Measured, with_event: Measured, filled: Measure
 
 fn too_little(what: &str) -> CliError {
     CliError::new(Code::Failure, format!("there was not time for a single {what}"))
-        .with_fix("give it more time with --for, or fewer --rows")
+        .with_fix(MORE_TIME)
 }

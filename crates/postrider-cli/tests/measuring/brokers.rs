@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use async_nats::jetstream::{self, Context};
 use lapin::options::{ExchangeDeclareOptions, QueueDeclareOptions};
 use lapin::{Connection, ConnectionProperties, ExchangeKind};
 use rdkafka::ClientConfig;
@@ -32,17 +33,36 @@ impl Broker for Kafka {
 
 pub(crate) struct Nats;
 
+impl Nats {
+    async fn jetstream() -> Context {
+        let url = variable("POSTRIDER_TEST_NATS");
+        let (user, server) = url.trim_start_matches("nats://").split_once('@').unwrap();
+        let (user, password) = user.split_once(':').unwrap();
+        let options = async_nats::ConnectOptions::new();
+        let options = options.user_and_password(user.to_owned(), password.to_owned());
+        jetstream::new(options.connect(server).await.unwrap())
+    }
+
+    pub(crate) fn make(name: &str) {
+        let (name, subjects) = (name.to_owned(), vec![name.to_owned()]);
+        let config = jetstream::stream::Config { name, subjects, ..Default::default() };
+        Runtime::new().unwrap().block_on(async {
+            Self::jetstream().await.create_stream(config).await.unwrap();
+        });
+    }
+
+    pub(crate) fn delete(name: &str) {
+        Runtime::new().unwrap().block_on(async {
+            Self::jetstream().await.delete_stream(name).await.unwrap();
+        });
+    }
+}
+
 impl Broker for Nats {
     fn has(&self, name: &str) -> bool {
-        Runtime::new().unwrap().block_on(async {
-            let url = variable("POSTRIDER_TEST_NATS");
-            let (user, server) = url.trim_start_matches("nats://").split_once('@').unwrap();
-            let (user, password) = user.split_once(':').unwrap();
-            let options = async_nats::ConnectOptions::new();
-            let options = options.user_and_password(user.to_owned(), password.to_owned());
-            let client = options.connect(server).await.unwrap();
-            async_nats::jetstream::new(client).get_stream(name).await.is_ok()
-        })
+        Runtime::new()
+            .unwrap()
+            .block_on(async { Self::jetstream().await.get_stream(name).await.is_ok() })
     }
 }
 
@@ -70,15 +90,20 @@ impl Broker for RabbitMq {
 
 pub(crate) struct Redis;
 
-impl Broker for Redis {
-    fn has(&self, name: &str) -> bool {
+impl Redis {
+    pub(crate) fn run(command: &[&str]) -> redis::Value {
         Runtime::new().unwrap().block_on(async {
             let client = redis::Client::open(variable("POSTRIDER_TEST_REDIS")).unwrap();
             let mut connection = client.get_multiplexed_async_connection().await.unwrap();
-            let pattern = format!("*{name}*");
-            let keys: Vec<String> =
-                redis::cmd("KEYS").arg(pattern).query_async(&mut connection).await.unwrap();
-            !keys.is_empty()
+            let mut sent = redis::cmd(command[0]);
+            sent.arg(&command[1..]);
+            sent.query_async(&mut connection).await.unwrap()
         })
+    }
+}
+
+impl Broker for Redis {
+    fn has(&self, name: &str) -> bool {
+        Self::run(&["KEYS", &format!("*{name}*")]) != redis::Value::Array(Vec::new())
     }
 }

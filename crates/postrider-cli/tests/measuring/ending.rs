@@ -1,6 +1,7 @@
 //! How it ends: whatever was made is gone, or found later.
 
-use std::process::Stdio;
+use std::process::{self, Stdio};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 
@@ -137,5 +138,41 @@ fn a_sink_that_is_away_leaves_nothing_in_the_database() {
     let args = ["bench", "--from", &database.url, "--to", "redis://127.0.0.1:1", "--rows", "100"];
     let ran = database.fixture.run(&args).assert_code(4);
     ran.assert_talk(&["everything that was made is removed", "127.0.0.1:1"]);
+    assert_eq!(database.catalog(), before);
+}
+
+#[test]
+fn what_is_at_the_sink_alone_is_removed_when_it_is_old() {
+    let database = Database::new();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let name = |age: u64| format!("postrider-bench-{:08x}{:04x}", now - age, process::id() as u16);
+    let (old, young) = (name(3600), name(0));
+    for stream in [&old, &young] {
+        Nats::make(stream);
+        assert!(Nats.has(stream));
+    }
+    let found = clean(&database, &["--to", &variable("POSTRIDER_TEST_NATS")]);
+    let in_use = found["in_use"].as_array().unwrap();
+    assert!(in_use.contains(&young.replace('-', "_").into()), "{found}");
+    assert!(!Nats.has(&old), "{found}");
+    assert!(Nats.has(&young), "somebody may measure another database: {found}");
+    Nats::delete(&young);
+}
+
+#[test]
+fn a_user_that_may_not_append_leaves_nothing() {
+    let database = Database::new();
+    let before = database.catalog();
+    let user = format!("bench_{}", process::id());
+    // It may do everything but what is needed.
+    Redis::run(&["ACL", "SETUSER", &user, "on", ">canary", "~*", "+@all", "-xadd"]);
+    let url = variable("POSTRIDER_TEST_REDIS");
+    let server = url.rsplit_once('@').unwrap().1;
+    let to = format!("redis://{user}:canary@{server}");
+    let args = ["bench", "--from", &database.url, "--to", &to, "--rows", "100"];
+    let ran = database.fixture.run(&args).assert_code(3);
+    Redis::run(&["ACL", "DELUSER", &user]);
+    let ran = ran.assert_talk(&["everything that was made is removed", "XADD", "fix: "]);
+    assert!(!ran.stderr.contains("canary"), "{}", ran.stderr);
     assert_eq!(database.catalog(), before);
 }

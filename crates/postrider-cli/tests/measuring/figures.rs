@@ -88,7 +88,8 @@ fn sqlite_to_a_file() {
 fn postgres_alone() {
     let database = Database::new();
     let before = database.catalog();
-    let found = measure(&database.fixture, &["--from", &database.url]);
+    let url = format!("{}?options=-csearch_path%3Dpublic", database.url);
+    let found = measure(&database.fixture, &["--from", &url]);
     assert_eq!((&found["mode"], &found["progress"]), (&"poll".into(), &"mark".into()));
     assert_eq!(found["limit"]["part"], "database");
     assert_eq!(database.catalog(), before);
