@@ -9,9 +9,10 @@ use crate::brokers::{Broker, Kafka, Nats, RabbitMq, Redis};
 use crate::support::{Running, wait_until};
 use crate::{Database, Fixture, files, json, variable};
 
-/// Starts a run that takes long, and waits until it has made something in the database.
+/// Starts a run that takes some seconds at least, and waits until it has made something in the
+/// database.
 fn start(database: &Database, args: &[&str]) -> (Running, String) {
-    let (rows, from) = (["bench", "--rows", "5000000", "--for", "5m"], ["--from", &database.url]);
+    let (rows, from) = (["bench", "--rows", "20000", "--for", "5m"], ["--from", &database.url]);
     let running = database.fixture.start(&[&rows[..], &from, args].concat());
     wait_until("the schema is there", || !database.schemas().is_empty());
     let name = database.schemas().remove(0);
@@ -32,6 +33,8 @@ fn an_interrupted_run_leaves_nothing() {
         let database = Database::new();
         let before = database.catalog();
         let (mut running, name) = start(&database, &["--to", &url]);
+        // Redis has it from the first event on.
+        wait_until("the topic is there", || broker.has(&name.replace('_', "-")));
         running.signal(signal);
         assert_eq!(running.wait().code(), Some(7), "{}", running.stderr());
         running.wait_for("everything that was made is removed");
