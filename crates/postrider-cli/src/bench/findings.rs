@@ -5,7 +5,6 @@ use serde::Serialize;
 
 use super::latency::Latency;
 use super::plan::Plan;
-use super::writing::BATCH_EVENTS;
 use crate::output::table;
 
 /// The report. People script against its names.
@@ -151,7 +150,7 @@ impl Findings {
                 ),
             ),
             row(
-                &format!("events written, {BATCH_EVENTS} a transaction"),
+                &format!("events written, {} a transaction", writing.batch_events),
                 rate(writing.batch_events_per_second, "events/s"),
                 String::new(),
             ),

@@ -16,7 +16,7 @@ use super::latency::{self, Latency, Load};
 use super::places::Places;
 use super::plan::{Clock, Part, Plan, RATE_MAX, Rows};
 use super::target::Target;
-use super::writing::{BATCH_EVENTS, Measured, Writers};
+use super::writing::{Measured, Writers};
 use crate::error::{CliError, Code};
 use crate::output::Output;
 
@@ -80,7 +80,7 @@ impl<'r> Run<'r> {
             }
         };
         drop(writers);
-        let writing = writing(count, bare, with_event, filled);
+        let writing = self.writing(count, bare, with_event, filled);
         let latency = self.latency(&writing).await?;
         let limit = Limit::of(&writing, &reading, publishing.as_ref());
         Ok(Findings {
@@ -137,11 +137,32 @@ impl<'r> Run<'r> {
     /// Writes a backlog.
     async fn fill(&mut self, writers: &mut Writers, events: u64) -> Result<Measured, CliError> {
         self.begin("large transactions");
-        let filled = writers.fill(events, self.clock.end_of(Part::Fill)).await?;
+        let together = self.plan.batch_events();
+        let filled = writers.fill(events, together, self.clock.end_of(Part::Fill)).await?;
         self.events_written += filled.count;
         match filled.count {
             0 => Err(too_little("event")),
             _ => Ok(filled),
+        }
+    }
+
+    /// What the database takes.
+    fn writing(
+        &self,
+        writers: usize,
+        bare: Measured,
+        with_event: Measured,
+        filled: Measured,
+    ) -> Writing {
+        let ms_each = |measured: Measured| writers as f64 * 1000.0 / measured.rate();
+        Writing {
+            writers,
+            bare_transactions_per_second: rounded(bare.rate()),
+            event_transactions_per_second: rounded(with_event.rate()),
+            event_of_bare: rounded(with_event.rate() / bare.rate()),
+            event_adds_ms: rounded(ms_each(with_event) - ms_each(bare)),
+            batch_events: self.plan.batch_events(),
+            batch_events_per_second: rounded(filled.rate()),
         }
     }
 
@@ -229,19 +250,6 @@ impl<'r> Run<'r> {
         let (latency, written) = measured?;
         self.events_written += written;
         Ok(latency)
-    }
-}
-
-fn writing(writers: usize, bare: Measured, with_event: Measured, filled: Measured) -> Writing {
-    let ms_each = |measured: Measured| writers as f64 * 1000.0 / measured.rate();
-    Writing {
-        writers,
-        bare_transactions_per_second: rounded(bare.rate()),
-        event_transactions_per_second: rounded(with_event.rate()),
-        event_of_bare: rounded(with_event.rate() / bare.rate()),
-        event_adds_ms: rounded(ms_each(with_event) - ms_each(bare)),
-        batch_events: BATCH_EVENTS,
-        batch_events_per_second: rounded(filled.rate()),
     }
 }
 

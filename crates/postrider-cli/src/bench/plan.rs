@@ -10,8 +10,13 @@ use tokio::time::Instant;
 const ROW_BYTES: u64 = 450;
 /// What a message takes beside its payload.
 const MESSAGE_BYTES: u64 = 350;
-/// Most messages that are published without a database.
+/// Most messages that are published without a database, and most bytes of them: they are made
+/// beforehand.
 const ALONE_MAX: u64 = 20_000;
+const ALONE_BYTES_MAX: u64 = 64 << 20;
+/// Most events of a transaction that writes many, and most bytes of them.
+const BATCH_MAX: u64 = 100;
+const BATCH_BYTES_MAX: u64 = 4 << 20;
 /// The steady load of the last part, if the database takes it.
 pub(crate) const RATE_MAX: f64 = 200.0;
 
@@ -79,9 +84,19 @@ impl Plan {
             transactions: tenth,
             dropped: backlog - published,
             published,
-            alone: published.min(ALONE_MAX),
+            alone: published.min(ALONE_MAX).min(self.fitting(ALONE_BYTES_MAX)),
             steady: tenth,
         }
+    }
+
+    /// Events of a transaction that writes many.
+    pub(crate) fn batch_events(&self) -> u64 {
+        BATCH_MAX.min(self.fitting(BATCH_BYTES_MAX))
+    }
+
+    /// How many events have so many bytes; one at least.
+    fn fitting(&self, bytes: u64) -> u64 {
+        (bytes / self.payload_bytes.max(1) as u64).max(1)
     }
 
     /// About how much is written to the database, and to the sink.
@@ -128,6 +143,15 @@ mod tests {
                 assert!(plan.bytes(has_sink).0 > rows * 200);
             }
         }
+    }
+
+    #[test]
+    fn large_payloads_are_few_at_a_time() {
+        let time = Duration::from_secs(30);
+        let plan = |payload_bytes| Plan { rows: 1_000_000, payload_bytes, keys: 1, time };
+        assert_eq!((plan(200).batch_events(), plan(200).rows(true).alone), (100, ALONE_MAX));
+        assert_eq!((plan(1 << 20).batch_events(), plan(1 << 20).rows(true).alone), (4, 64));
+        assert_eq!(plan(16 << 20).batch_events(), 1);
     }
 
     #[test]

@@ -12,9 +12,6 @@ use tokio::time::Instant;
 use super::events::EventMaker;
 use crate::error::CliError;
 
-/// Events of a transaction that writes many.
-pub(crate) const BATCH_EVENTS: u64 = 100;
-
 /// How many there were of something, and the time they took.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Measured {
@@ -83,11 +80,16 @@ impl Writers {
         Ok(Measured { count, time: started.elapsed() })
     }
 
-    /// Writes events in large transactions, at most so many, until `end`.
-    pub(crate) async fn fill(&mut self, events: u64, end: Instant) -> Result<Measured, CliError> {
-        let mut filled = self.write(events / BATCH_EVENTS, BATCH_EVENTS, end).await?;
-        filled.count *= BATCH_EVENTS;
-        let rest = events % BATCH_EVENTS;
+    /// Writes events in large transactions of so many each, at most so many in all, until `end`.
+    pub(crate) async fn fill(
+        &mut self,
+        events: u64,
+        together: u64,
+        end: Instant,
+    ) -> Result<Measured, CliError> {
+        let mut filled = self.write(events / together, together, end).await?;
+        filled.count *= together;
+        let rest = events % together;
         if rest > 0 && filled.count + rest == events {
             let Measured { count, time } = self.write(1, rest, end).await?;
             filled += Measured { count: count * rest, time };
