@@ -6,7 +6,7 @@ use postrider_relay::pipeline::{Options, Pipeline};
 use postrider_relay::relay::RelayError;
 use postrider_relay::routing::{Route, Template};
 use postrider_relay::scratch::{ScratchDatabase, ScratchName};
-use postrider_relay::shutdown::shutdown;
+use postrider_relay::shutdown::{Shutdown, shutdown};
 use postrider_relay::sink::Sink;
 use postrider_relay::sinks::MemorySink;
 use postrider_relay::source::Source;
@@ -18,7 +18,7 @@ use super::writing::Measured;
 use crate::error::{CliError, Code};
 
 /// What is under way when the time is over has so long to end.
-const GRACE: Duration = Duration::from_secs(2);
+pub(crate) const GRACE: Duration = Duration::from_secs(2);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// How pipelines behave: as configured, but to the scratch topic.
@@ -36,15 +36,26 @@ pub(crate) fn nowhere() -> Box<dyn Sink> {
     Box::new(MemorySink::keeping(0))
 }
 
-/// Publishes until nothing is pending, or until `end`. All of it must have become durable if it
-/// was not stopped.
+/// When a drain is over.
+pub(crate) struct Until {
+    /// When so many events are durable.
+    pub(crate) expected: u64,
+    /// When its time is.
+    pub(crate) end: Instant,
+    /// When the user has enough. A pipeline is stopped in order even then: what it has under way
+    /// must not arrive after the topic was removed.
+    pub(crate) interrupt: Shutdown,
+}
+
+/// Publishes until nothing is pending, or until its time is over. All of it must have become
+/// durable if it was not stopped.
 pub(crate) async fn drain(
     source: Box<dyn Source>,
     sink: Box<dyn Sink>,
     options: &Options,
-    expected: u64,
-    end: Instant,
+    until: Until,
 ) -> Result<Measured, CliError> {
+    let Until { expected, end, mut interrupt } = until;
     let options = Options { drain: true, ..options.clone() };
     let (stop, shutdown) = shutdown();
     let started = Instant::now();
@@ -57,6 +68,11 @@ pub(crate) async fn drain(
             stop.stop();
             running.await
         }
+        () = interrupt.requested() => {
+            stop.stop();
+            drop(running.await);
+            return Err(interrupted());
+        }
     };
     let totals = totals.map_err(|error| CliError::from(RelayError::Pipeline(error)))?;
     let measured = Measured { count: totals.delivered, time: started.elapsed() };
@@ -66,6 +82,12 @@ pub(crate) async fn drain(
     let what = format!("{} of {expected} events were published in time", totals.delivered);
     Err(CliError::new(Code::Failure, what)
         .with_fix("give it more time with --for, or fewer --rows; look at the log for errors"))
+}
+
+/// The user has enough.
+pub(crate) fn interrupted() -> CliError {
+    CliError::new(Code::Partial, "stopped before it was finished")
+        .with_fix("run it again: there are no figures of a part")
 }
 
 /// Lets a relay get to the server's log, from where the next one goes on.

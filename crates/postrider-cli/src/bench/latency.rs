@@ -9,13 +9,14 @@ use postrider_relay::amounts::percentile;
 use postrider_relay::pipeline::{Options, Pipeline};
 use postrider_relay::relay::RelayError;
 use postrider_relay::scratch::ScratchWriter;
-use postrider_relay::shutdown::shutdown;
+use postrider_relay::shutdown::{Shutdown, shutdown};
 use postrider_relay::sink::{Message, Sink, SinkCapabilities, SinkError};
 use postrider_relay::source::Source;
 use serde::Serialize;
 use tokio::time::{Instant, sleep, sleep_until};
 use uuid::Uuid;
 
+use super::draining::interrupted;
 use super::events::EventMaker;
 use super::findings::rounded;
 use crate::error::{CliError, Code};
@@ -89,6 +90,8 @@ pub(crate) struct Load {
     /// At most so many.
     pub(crate) events: u64,
     pub(crate) end: Instant,
+    /// The user has enough.
+    pub(crate) interrupt: Shutdown,
 }
 
 /// Writes events one by one, each when it is due, while a relay publishes them.
@@ -105,7 +108,9 @@ pub(crate) async fn measure(
     let running = Pipeline::new("bench", source, sink, options.clone()).run(shutdown);
     let writing = async {
         let committed = write(writer, maker, &load).await;
-        if let Ok(committed) = &committed {
+        if let Ok(committed) = &committed
+            && !load.interrupt.is_requested()
+        {
             let deadline = Instant::now() + ARRIVE_MAX;
             while lock(&arrivals).len() < committed.len() && Instant::now() < deadline {
                 sleep(LOOK_EVERY).await;
@@ -117,6 +122,9 @@ pub(crate) async fn measure(
     let (ended, committed) = tokio::join!(running, writing);
     ended.map_err(|error| CliError::from(RelayError::Pipeline(error)))?;
     let committed = committed?;
+    if load.interrupt.is_requested() {
+        return Err(interrupted());
+    }
     let arrivals = lock(&arrivals);
     let micros = committed.iter().map(|(id, at)| {
         // The relay may see a commit before its writer is told.
@@ -141,7 +149,7 @@ async fn write(
     let mut due = Instant::now();
     for number in 0..load.events {
         due += interval;
-        if due >= load.end && !committed.is_empty() {
+        if (due >= load.end && !committed.is_empty()) || load.interrupt.is_requested() {
             break;
         }
         sleep_until(due).await;
@@ -172,7 +180,8 @@ mod tests {
 
     #[test]
     fn few_events_have_no_worst_thousandth() {
-        let load = Load { events_per_second: 10.0, events: 10_000, end: Instant::now() };
+        let (_stop, interrupt) = shutdown();
+        let load = Load { events_per_second: 10.0, events: 10_000, end: Instant::now(), interrupt };
         let many = tell(&load, (1..=2000).map(|number| number * 1000).collect()).unwrap();
         assert_eq!((many.events, many.p999_ms), (1800, Some(1999.0)), "the first do not count");
         let few = tell(&load, vec![1000; 20]).unwrap();

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use postrider_relay::pipeline::Options;
 use postrider_relay::scratch::{Examined, ScratchDatabase};
+use postrider_relay::shutdown::Shutdown;
 use postrider_relay::sink::Sink;
 use postrider_relay::source::Source;
 use postrider_relay::sources::memory::MemoryOutbox;
 use tokio::time::Instant;
 
-use super::draining::{self, begin_log, drain, nowhere};
+use super::draining::{self, Until, begin_log, drain, nowhere};
 use super::events::EventMaker;
 use super::findings::{Findings, Limit, Publishing, Reading, Writing, rounded};
 use super::latency::{self, Latency, Load};
@@ -37,6 +38,7 @@ pub(crate) struct Run<'r> {
     options: Options,
     maker: Arc<EventMaker>,
     output: Output,
+    interrupt: Shutdown,
     events_written: u64,
 }
 
@@ -45,7 +47,7 @@ impl<'r> Run<'r> {
         target: &'r Target,
         places: &'r Places<'r>,
         plan: Plan,
-        output: Output,
+        (output, interrupt): (Output, Shutdown),
     ) -> Self {
         Self {
             target,
@@ -56,16 +58,19 @@ impl<'r> Run<'r> {
             options: draining::options(&target.options, &places.name),
             maker: Arc::new(EventMaker::new(&plan)),
             output,
+            interrupt,
             events_written: 0,
         }
     }
 
     /// Measures everything. The places are there.
     pub(crate) async fn measure(mut self, examined: &Examined) -> Result<Findings, CliError> {
+        self.clock = self.plan.start();
         let started = Instant::now();
         let (name, count) = (&self.places.name, examined.writers);
         let maker = Arc::clone(&self.maker);
-        let mut writers = Writers::connect(self.database(), name, count, maker).await?;
+        let interrupt = self.interrupt.clone();
+        let mut writers = Writers::connect(self.database(), name, count, maker, interrupt).await?;
         let end = self.clock.end_of(Part::Drain);
         begin_log(self.database(), name, self.target.reading, end).await?;
 
@@ -106,6 +111,10 @@ impl<'r> Run<'r> {
 
     fn begin(&self, what: &str) {
         self.output.progress(&format!("measuring {what}"));
+    }
+
+    fn until(&self, expected: u64, part: Part) -> Until {
+        Until { expected, end: self.clock.end_of(part), interrupt: self.interrupt.clone() }
     }
 
     async fn source(&self) -> Result<Box<dyn Source>, CliError> {
@@ -178,8 +187,8 @@ impl<'r> Run<'r> {
         let copied = Measured { count: read, time: started.elapsed() };
         self.begin("a drain to nowhere");
         let source = self.source().await?;
-        let end = self.clock.end_of(Part::Drain);
-        let drained = drain(source, nowhere(), &self.options, pending, end).await?;
+        let until = self.until(pending, Part::Drain);
+        let drained = drain(source, nowhere(), &self.options, until).await?;
         self.drop_rest(pending, drained).await?;
         let found = Reading {
             copy_events_per_second: rounded(copied.rate()),
@@ -195,9 +204,9 @@ impl<'r> Run<'r> {
         if drained.count >= pending {
             return Ok(());
         }
-        let (source, end) = (self.source().await?, self.clock.end_of(Part::Drain));
         let rest = pending - drained.count;
-        let dropped = drain(source, nowhere(), &self.options, rest, end).await?;
+        let (source, until) = (self.source().await?, self.until(rest, Part::Drain));
+        let dropped = drain(source, nowhere(), &self.options, until).await?;
         match dropped.count >= rest {
             true => Ok(()),
             false => {
@@ -217,12 +226,13 @@ impl<'r> Run<'r> {
         self.begin("the sink by itself");
         let outbox = MemoryOutbox::new();
         outbox.append(self.maker.events(0..self.rows.alone));
-        let (memory, end) = (Box::new(outbox.connect()), self.clock.end_of(Part::Alone));
-        let alone = drain(memory, sink, &self.options, self.rows.alone, end).await?;
+        let (memory, until) =
+            (Box::new(outbox.connect()), self.until(self.rows.alone, Part::Alone));
+        let alone = drain(memory, sink, &self.options, until).await?;
         self.begin("a drain to the sink");
         let sink = self.places.sink().await?.unwrap_or_else(nowhere);
-        let (source, end) = (self.source().await?, self.clock.end_of(Part::Drain));
-        let drained = drain(source, sink, &self.options, filled.count, end).await?;
+        let (source, until) = (self.source().await?, self.until(filled.count, Part::Drain));
+        let drained = drain(source, sink, &self.options, until).await?;
         self.drop_rest(filled.count, drained).await?;
         let found = Publishing {
             alone_events_per_second: rounded(alone.rate()),
@@ -241,6 +251,7 @@ impl<'r> Run<'r> {
             events_per_second: (of_one * RATE_OF_WRITER).clamp(1.0, RATE_MAX),
             events: self.rows.steady,
             end: self.clock.end_of(Part::Latency),
+            interrupt: self.interrupt.clone(),
         };
         let sink = self.places.sink().await?.unwrap_or_else(nowhere);
         let writer = self.database().writer(&self.places.name).await?;

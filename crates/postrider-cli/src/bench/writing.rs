@@ -5,12 +5,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use postrider_relay::scratch::{ScratchDatabase, ScratchName, ScratchWriter};
+use postrider_relay::shutdown::Shutdown;
 use postrider_relay::source::SourceError;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use super::draining::interrupted;
 use super::events::EventMaker;
-use crate::error::CliError;
+use crate::error::{CliError, Code};
 
 /// How many there were of something, and the time they took.
 #[derive(Clone, Copy, Debug, Default)]
@@ -37,6 +39,8 @@ impl std::ops::AddAssign for Measured {
 pub(crate) struct Writers {
     idle: Vec<Box<dyn ScratchWriter>>,
     maker: Arc<EventMaker>,
+    /// The user has enough.
+    interrupt: Shutdown,
 }
 
 impl Writers {
@@ -45,12 +49,13 @@ impl Writers {
         name: &ScratchName,
         count: usize,
         maker: Arc<EventMaker>,
+        interrupt: Shutdown,
     ) -> Result<Self, CliError> {
         let mut idle = Vec::new();
         for _ in 0..count {
             idle.push(database.writer(name).await?);
         }
-        Ok(Self { idle, maker })
+        Ok(Self { idle, maker, interrupt })
     }
 
     /// Writes at most so many transactions with so many events each, until `end`. Answers how many
@@ -66,16 +71,20 @@ impl Writers {
         let started = Instant::now();
         for writer in self.idle.drain(..) {
             let (taken, maker) = (Arc::clone(&taken), Arc::clone(&self.maker));
-            let work = Work { transactions, events_each, end, taken, maker };
+            let interrupt = self.interrupt.clone();
+            let work = Work { transactions, events_each, end, interrupt, taken, maker };
             sessions.spawn(work.run(writer));
         }
         let mut count = 0;
         while let Some(ended) = sessions.join_next().await {
             let (writer, written) = ended.map_err(|panic| {
-                CliError::new(crate::error::Code::Failure, "a session broke off").caused_by(&panic)
+                CliError::new(Code::Failure, "a session broke off").caused_by(&panic)
             })??;
             self.idle.push(writer);
             count += written;
+        }
+        if self.interrupt.is_requested() {
+            return Err(interrupted());
         }
         Ok(Measured { count, time: started.elapsed() })
     }
@@ -102,6 +111,7 @@ struct Work {
     transactions: u64,
     events_each: u64,
     end: Instant,
+    interrupt: Shutdown,
     taken: Arc<AtomicU64>,
     maker: Arc<EventMaker>,
 }
@@ -113,7 +123,7 @@ impl Work {
         mut writer: Box<dyn ScratchWriter>,
     ) -> Result<(Box<dyn ScratchWriter>, u64), SourceError> {
         let mut written = 0;
-        while Instant::now() < self.end {
+        while Instant::now() < self.end && !self.interrupt.is_requested() {
             let number = self.taken.fetch_add(1, Ordering::Relaxed);
             if number >= self.transactions {
                 break;

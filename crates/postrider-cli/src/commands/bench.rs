@@ -8,8 +8,10 @@ use postrider_relay::amounts::{number, size};
 use postrider_relay::config::parse_duration;
 use postrider_relay::scratch::{Examined, ScratchName};
 use serde::Serialize;
+use tokio::time::timeout;
 
 use crate::bench::cleaning::{Cleaned, clean};
+use crate::bench::draining::{GRACE, interrupted};
 use crate::bench::events::PAYLOAD_BYTES_MIN;
 use crate::bench::findings::Findings;
 use crate::bench::measuring::Run;
@@ -34,6 +36,9 @@ is on another machine is written to only after you have said yes.";
 
 /// Longest time that can be asked for: places that are older than that and some are nobody's.
 const TIME_MAX: Duration = Duration::from_secs(600);
+
+/// Longest time for a pipeline to stop, after which it is dropped.
+const STOP_MAX: Duration = GRACE.saturating_add(Duration::from_secs(1));
 
 /// The arguments of `postrider bench`.
 #[derive(Args, Debug)]
@@ -136,15 +141,19 @@ pub(crate) async fn run(args: &BenchArgs, output: Output) -> Result<(), CliError
     }
     let mut shutdown = stop_on_signal()?;
     let places = Places::claim(&target, name).await?;
-    let measuring = async {
-        places.make(plan.keys).await?;
-        Run::new(&target, &places, plan, output).measure(&examined).await
-    };
-    let measured = tokio::select! {
-        measured = measuring => measured,
-        () = shutdown.requested() => {
-            let error = CliError::new(Code::Partial, "stopped before it was finished");
-            Err(error.with_fix("run it again: there are no figures of a part"))
+    let run = Run::new(&target, &places, plan, (output, shutdown.clone()));
+    let measured = {
+        let mut measuring = std::pin::pin!(async {
+            places.make(plan.keys).await?;
+            run.measure(&examined).await
+        });
+        tokio::select! {
+            measured = &mut measuring => measured,
+            () = shutdown.requested() => {
+                // It stops by itself, in order, unless it waits for somebody else.
+                let stopped = timeout(STOP_MAX, &mut measuring).await;
+                stopped.unwrap_or_else(|_| Err(interrupted())).and_then(|_| Err(interrupted()))
+            }
         }
     };
     output.progress("");
