@@ -153,6 +153,66 @@ fn every_proof_is_a_test() {
     }
 }
 
+/// A figure that a document quotes is a link to the part of the benchmarks where it stands: a cell
+/// of a table there, or a part of one between commas.
+#[test]
+fn figures_that_are_quoted_stand_in_the_benchmarks() {
+    let benchmarks = fs::read_to_string(root().join("docs/benchmarks.md")).unwrap();
+    let (mut checked, mut wrong) = (0, Vec::new());
+    for (name, text) in documents() {
+        for (figure, heading) in quoted_figures(&text) {
+            checked += 1;
+            if !figures(&benchmarks, heading).contains(&figure) {
+                wrong.push(format!("{name}: {figure} is not in {heading}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(checked > 20, "only {checked} were found");
+}
+
+/// Links to the benchmarks whose text is a figure, with the heading that they lead to.
+fn quoted_figures(text: &str) -> Vec<(&str, &str)> {
+    let mut found = Vec::new();
+    for (before, after) in text
+        .match_indices("benchmarks.md#")
+        .map(|(at, mark)| (&text[..at], &text[at + mark.len()..]))
+    {
+        let figure = before.rsplit_once("](").and_then(|(text, _)| text.rsplit_once('['));
+        let heading = after.split_once(')').map(|(heading, _)| heading);
+        if let (Some((_, figure)), Some(heading)) = (figure, heading)
+            && figure.starts_with(|first: char| first.is_ascii_digit())
+        {
+            found.push((figure, heading));
+        }
+    }
+    found
+}
+
+/// The figures below a heading, up to the next one.
+fn figures<'b>(benchmarks: &'b str, heading: &str) -> Vec<&'b str> {
+    let is_heading = |line: &&str| {
+        let title = line.trim_start_matches('#');
+        title.len() < line.len() && title.trim().to_lowercase().replace(' ', "-") == heading
+    };
+    let below = benchmarks.lines().skip_while(|line| !is_heading(line)).skip(1);
+    let rows = below.take_while(|line| !line.starts_with('#')).filter(|line| line.starts_with('|'));
+    let cells = rows.flat_map(|row| row.split('|')).map(str::trim);
+    cells.flat_map(|cell| std::iter::once(cell).chain(cell.split(", "))).collect()
+}
+
+#[test]
+fn a_figure_that_has_changed_is_noticed() {
+    let benchmarks =
+        "## Far\n| a | 1 267 097 events/s | 998 bytes, 1.00 rows |\n## Near\n| b | 2 ms | |";
+    let quotes = "takes [67 097 events/s](../benchmarks.md#far), [2 ms](benchmarks.md#near)";
+    assert_eq!(quoted_figures(quotes), [("67 097 events/s", "far"), ("2 ms", "near")]);
+    assert!(!figures(benchmarks, "far").contains(&"67 097 events/s"), "it is a part of another");
+    assert!(figures(benchmarks, "far").contains(&"1.00 rows"));
+    assert!(figures(benchmarks, "near").contains(&"2 ms"));
+    assert!(!figures(benchmarks, "far").contains(&"2 ms"), "it is in another part");
+}
+
 #[test]
 fn links_between_documents_lead_somewhere() {
     let mut wrong = Vec::new();

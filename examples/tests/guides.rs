@@ -18,12 +18,14 @@ const GUIDES: &[&str] = &[
     "doctor",
     "getting-started",
     "kafka",
+    "measuring",
     "nats",
     "operating",
     "postgresql",
     "pruning",
     "rabbitmq",
     "redis",
+    "running-in-production",
     "webhooks",
 ];
 /// What the guides listen on, each of them; here it is a port that is free.

@@ -8,6 +8,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+pub(crate) use postrider_relay::amounts::number;
+
 use crate::Outcome;
 
 /// Events and the time they took.
@@ -211,34 +213,9 @@ pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     }
 }
 
-/// A number as people read it: thousands apart, decimals only where they say something.
-pub(crate) fn number(value: f64) -> String {
-    if value.abs() < 100.0 && value.fract() != 0.0 {
-        return format!("{value:.2}");
-    }
-    let digits = format!("{value:.0}");
-    let mut text = String::with_capacity(digits.len() * 4 / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(' ');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn numbers_are_readable() {
-        assert_eq!(number(1_234_567.8), "1 234 568");
-        assert_eq!(number(123_456.0), "123 456");
-        assert_eq!(number(64.0), "64");
-        assert_eq!(number(12.345), "12.35");
-        assert_eq!(number(0.0), "0");
-    }
 
     #[test]
     fn a_median_is_in_the_middle() {

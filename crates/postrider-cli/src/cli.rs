@@ -95,6 +95,10 @@ pub(crate) enum Command {
     /// Watch business tables, and find transactions that forgot their event (PostgreSQL)
     #[command(after_help = audit::EXAMPLES)]
     Audit(audit::AuditArgs),
+    /// Measure your own database and broker, and clean up
+    #[cfg(feature = "full")]
+    #[command(after_help = crate::commands::bench::EXAMPLES)]
+    Bench(Box<crate::commands::bench::BenchArgs>),
     /// Remove published events that are past their retention
     Prune(prune::PruneArgs),
     /// Look at what keeps the server's log for pipelines, make or drop it (PostgreSQL)

@@ -1,6 +1,8 @@
 //! One file per command; each has its arguments and what it does.
 
 pub(crate) mod audit;
+#[cfg(feature = "full")]
+pub(crate) mod bench;
 pub(crate) mod check;
 pub(crate) mod completions;
 #[cfg(feature = "demo")]

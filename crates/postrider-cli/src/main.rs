@@ -1,5 +1,7 @@
 //! The binary `postrider`: runs relays and deals with outboxes from the command line.
 
+#[cfg(feature = "full")]
+mod bench;
 mod cli;
 mod commands;
 #[cfg(feature = "demo")]
@@ -91,6 +93,8 @@ fn run(command: Command, output: Output) -> Result<(), CliError> {
         Command::Reconcile(args) => block_on(commands::reconcile::run(&args, output)),
         Command::Verify(args) => block_on(commands::verify::run(&args, output)),
         Command::Audit(args) => block_on(commands::audit::run(&args, output)),
+        #[cfg(feature = "full")]
+        Command::Bench(args) => block_on(commands::bench::run(&args, output)),
         Command::Prune(args) => block_on(commands::prune::run(&args, output)),
         Command::Slot(command) => block_on(commands::slot::run(command, output)),
         #[cfg(feature = "demo")]

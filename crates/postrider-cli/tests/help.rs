@@ -4,7 +4,7 @@ mod support;
 
 use support::{Fixture, stored};
 
-const COMMANDS: [&[&str]; 38] = [
+const COMMANDS: &[&[&str]] = &[
     &[],
     &["demo"],
     &["init"],
@@ -37,6 +37,7 @@ const COMMANDS: [&[&str]; 38] = [
     &["reconcile"],
     &["verify"],
     &["audit"],
+    &["bench"],
     &["prune"],
     &["slot"],
     &["slot", "show"],
@@ -51,8 +52,8 @@ fn help_is_as_stored() {
     let fixture = Fixture::new();
     let mut help = String::new();
     for command in COMMANDS {
-        let ran = fixture.run(&[command, &["--help"]].concat()).assert_code(0);
-        let title = [&["$ postrider"], command, &["--help"]].concat().join(" ");
+        let ran = fixture.run(&[*command, &["--help"]].concat()).assert_code(0);
+        let title = [&["$ postrider"], *command, &["--help"]].concat().join(" ");
         let text: Vec<&str> = ran.stdout.lines().map(str::trim_end).collect();
         help.push_str(&format!("{title}\n{}\n\n", text.join("\n").trim_end()));
     }

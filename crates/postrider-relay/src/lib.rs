@@ -26,6 +26,7 @@ pub mod reconcile;
 pub mod relay;
 pub mod replay;
 pub mod routing;
+pub mod scratch;
 pub mod secret;
 mod shell;
 pub mod shutdown;

@@ -11,6 +11,7 @@ use url::Url;
 
 use self::option_reader::OptionReader;
 use crate::readback::{Readback, Scope};
+use crate::scratch::ScratchSink;
 use crate::sink::{FailureKind, Sink, SinkError};
 use crate::suggestion::nearest;
 
@@ -186,6 +187,25 @@ impl SinkSpec {
                 );
                 return Err(SinkError::new(FailureKind::Misconfigured, message));
             }
+        })
+    }
+
+    /// Scratch topics of the same broker, to measure with. `None` if nothing that is sent there can
+    /// be removed again.
+    pub fn scratch(&self) -> Result<Option<Box<dyn ScratchSink>>, SinkError> {
+        Ok(match self.read().map_err(problem::misconfigured)? {
+            SinkOptions::File(options) => Some(Box::new(options.scratch())),
+            #[cfg(feature = "http")]
+            SinkOptions::Http(_) => None,
+            #[cfg(feature = "kafka")]
+            SinkOptions::Kafka(options) => Some(Box::new(options.scratch())),
+            #[cfg(feature = "nats")]
+            SinkOptions::Nats(options) => Some(Box::new(options.scratch())),
+            #[cfg(feature = "rabbitmq")]
+            SinkOptions::RabbitMq(options) => Some(Box::new(options.scratch())),
+            #[cfg(feature = "redis")]
+            SinkOptions::Redis(options) => Some(Box::new(options.scratch())),
+            SinkOptions::Stdout(_) => None,
         })
     }
 

@@ -23,6 +23,7 @@ use crate::hint::Hint;
 use crate::operator::Operator;
 use crate::pipeline::Ordering;
 use crate::prune::Prune;
+use crate::scratch::ScratchDatabase;
 use crate::shutdown::Shutdown;
 use crate::slots::Slots;
 use crate::source::{Source, SourceError, SourceErrorKind};
@@ -243,6 +244,12 @@ pub async fn connect_slots(
     Backend::of(url)?.connect_slots(table, columns).await
 }
 
+/// Scratch outboxes in the database of a URL, to measure with. Nothing is connected before the
+/// first call.
+pub fn scratch(url: &str) -> Result<Box<dyn ScratchDatabase>, SourceError> {
+    Ok(Backend::of(url)?.scratch())
+}
+
 /// Makes the tables of an outbox, or brings them up to date. Makes a database file that does not
 /// exist. Answers the migrations that were needed.
 pub async fn migrate(url: &str, table: &TableName) -> Result<Vec<&'static Migration>, SourceError> {
@@ -431,6 +438,15 @@ impl Backend {
             Self::Sqlite(location) => {
                 Box::new(sqlite::SqliteDiagnosis::new(location, table.clone()))
             }
+        }
+    }
+
+    fn scratch(self) -> Box<dyn ScratchDatabase> {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(location) => Box::new(postgres::PostgresScratch::new(*location)),
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(location) => Box::new(sqlite::SqliteScratch::new(location)),
         }
     }
 

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use postrider_relay::amounts::percentile;
 use postrider_relay::hint::Hint;
 use postrider_relay::pipeline::{Options, Pipeline};
 use postrider_relay::shutdown::shutdown;
@@ -234,8 +235,7 @@ fn percentiles(micros: impl Iterator<Item = u64>) -> [f64; 3] {
     let mut micros: Vec<u64> = micros.collect();
     micros.sort_unstable();
     PERCENTILES.map(|(_, part)| {
-        let place = (micros.len() as f64 * part).ceil() as usize;
-        micros.get(place.saturating_sub(1)).map_or(f64::NAN, |micros| *micros as f64 / 1000.0)
+        percentile(&micros, part).map_or(f64::NAN, |micros| micros as f64 / 1000.0)
     })
 }
 

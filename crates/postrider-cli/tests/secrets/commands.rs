@@ -14,7 +14,7 @@ const WAITING: &str = "01900000-0000-7000-8000-000000000201";
 const CONFIG: [&str; 2] = ["--config", "p.toml"];
 
 /// What is run with `--config`.
-const COMMANDS: [&[&str]; 35] = [
+const COMMANDS: &[&[&str]] = &[
     &["migrate"],
     &["migrate", "--print"],
     &["migrate", "roles"],
@@ -47,12 +47,14 @@ const COMMANDS: [&[&str]; 35] = [
     &["replay", "--since", "1d", "--yes"],
     &["reconcile", "--older-than", "1s"],
     &["verify"],
+    &["audit", "--tables", "inbox", "--for", "1s"],
+    &["bench", "--dry-run"],
     &["prune", "--keep", "1m", "--dry-run"],
     &["slot", "show"],
     &["dlq", "retry", "--all", "--yes"],
 ];
 /// Those that know of no outbox.
-const ELSEWHERE: [&str; 5] = ["completions", "demo", "help", "init", "man"];
+const ELSEWHERE: [&str; 6] = ["completions", "demo", "explain", "help", "init", "man"];
 
 /// What makes the events, for a database that takes it: one delivered, one parked, one behind it.
 fn rows(payload_of: impl Fn(u16) -> String) -> String {
@@ -78,7 +80,7 @@ fn config(source: &str, pipeline: &str, sink: &str) -> String {
 /// Runs them all, and sees to it that those that are asked for contents show them.
 fn run_all(watch: &Watch) {
     for command in COMMANDS {
-        let ran = watch.run(&[command, &CONFIG].concat());
+        let ran = watch.run(&[*command, &CONFIG].concat());
         let shows = found(ran.stdout.as_bytes(), CONTENTS).is_some();
         assert_eq!(
             shows,
@@ -128,7 +130,7 @@ fn nothing_of_postgresql_is_shown() {
     watch.fixture.write("p.toml", log);
     postgres.execute("DELETE FROM outbox_failures");
     for command in [&["relay", "--drain"][..], &["slot", "show"], &["doctor"], &["status"]] {
-        watch.run(&[command, &CONFIG].concat()).assert_code(0);
+        watch.run(&[*command, &CONFIG].concat()).assert_code(0);
     }
     watch.search_exports();
 

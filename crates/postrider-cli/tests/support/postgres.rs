@@ -100,6 +100,13 @@ impl Session {
     pub(crate) fn try_execute(&self, sql: &str) -> Result<(), tokio_postgres::Error> {
         self.runtime.block_on(self.client.batch_execute(sql))
     }
+
+    /// The first column of what a statement answers, as text.
+    pub(crate) fn texts(&self, sql: &str) -> Vec<String> {
+        let rows = self.runtime.block_on(self.client.query(sql, &[]));
+        let rows = rows.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+        rows.iter().map(|row| row.get(0)).collect()
+    }
 }
 
 /// The server of `cargo xtask services up`.

@@ -27,6 +27,7 @@ mod opening;
 mod options;
 mod readback;
 mod repair;
+mod scratch;
 
 pub use options::Options;
 

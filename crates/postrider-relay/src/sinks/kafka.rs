@@ -39,6 +39,7 @@ mod progress;
 mod progress_reader;
 mod readback;
 mod record;
+mod scratch;
 mod settings;
 mod topics;
 mod transactions;

@@ -31,6 +31,7 @@ mod options;
 mod publishing;
 mod readback;
 mod said;
+mod scratch;
 mod streams;
 
 pub use options::Options;

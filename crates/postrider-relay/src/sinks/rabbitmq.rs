@@ -35,6 +35,7 @@ mod limit;
 mod options;
 mod properties;
 mod publishing;
+mod scratch;
 
 pub use options::{Auth, Options};
 

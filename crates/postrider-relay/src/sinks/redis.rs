@@ -26,6 +26,7 @@ mod failure;
 mod options;
 mod plain;
 mod readback;
+mod scratch;
 
 pub use options::Options;
 

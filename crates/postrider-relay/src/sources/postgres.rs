@@ -51,6 +51,7 @@ mod queries;
 mod ranges;
 mod read;
 mod row;
+mod scratch;
 mod settle;
 mod slots;
 mod snapshot;
@@ -96,6 +97,7 @@ pub use self::location::{InvalidLocation, Location};
 pub use self::migrate::{migrate, status, verify};
 pub use self::options::PostgresOptions;
 pub use self::prune::PostgresPruner;
+pub use self::scratch::PostgresScratch;
 pub use self::slots::PostgresSlots;
 
 /// The shortest pause after an empty read.

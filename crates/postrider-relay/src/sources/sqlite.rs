@@ -37,6 +37,7 @@ mod prune;
 mod queries;
 mod read;
 mod row;
+mod scratch;
 mod settle;
 mod store;
 mod window;
@@ -71,6 +72,7 @@ pub use self::location::{InvalidLocation, Location};
 pub use self::migrate::{migrate, status, verify};
 pub use self::options::{BUSY_TIMEOUT, SqliteOptions};
 pub use self::prune::SqlitePruner;
+pub use self::scratch::SqliteScratch;
 
 /// The shortest pause after an empty read.
 const PAUSE_MIN: Duration = Duration::from_millis(1);

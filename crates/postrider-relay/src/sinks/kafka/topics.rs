@@ -125,7 +125,8 @@ impl Topics {
         }
     }
 
-    async fn ask(&self, topic: &str, timeout: Duration) -> Result<(), SinkError> {
+    /// Learns of a topic, and makes it if that is wanted.
+    pub(super) async fn ask(&self, topic: &str, timeout: Duration) -> Result<(), SinkError> {
         if let Some(problem) = topic_problem(topic) {
             return Err(problem);
         }
@@ -279,6 +280,39 @@ impl Topics {
             Some(Err((_, RDKafkaErrorCode::TopicAlreadyExists))) | Some(Ok(_)) | None => Ok(()),
             Some(Err((_, code))) => Err(not_created(&self.place(topic), code)),
         }
+    }
+
+    /// The names of all topics.
+    pub(super) async fn all(&self, timeout: Duration) -> Result<Vec<String>, SinkError> {
+        let admin = Arc::clone(&self.admin);
+        let asked = tokio::task::spawn_blocking(move || {
+            let metadata = admin.inner().fetch_metadata(None, timeout)?;
+            Ok(metadata.topics().iter().map(|topic| topic.name().to_owned()).collect())
+        });
+        let asked = asked.await.unwrap_or(Err(KafkaError::Canceled));
+        asked.map_err(|error| failure(&self.place(""), &error, None))
+    }
+
+    /// Deletes topics. One that is not there is no error.
+    pub(super) async fn delete(
+        &self,
+        topics: &[String],
+        timeout: Duration,
+    ) -> Result<(), SinkError> {
+        let names: Vec<&str> = topics.iter().map(String::as_str).collect();
+        let options = AdminOptions::new().request_timeout(Some(timeout));
+        let failed = |error: KafkaError| failure(&self.place(""), &error, None);
+        for deleted in self.admin.delete_topics(&names, &options).await.map_err(failed)? {
+            use RDKafkaErrorCode::{UnknownTopic, UnknownTopicOrPartition};
+            match deleted {
+                Ok(_) | Err((_, UnknownTopic | UnknownTopicOrPartition)) => {}
+                Err((topic, code)) => {
+                    let message = format!("the topic {topic} cannot be deleted: {code}");
+                    return Err(SinkError::new(FailureKind::Misconfigured, message));
+                }
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn place<'a>(&'a self, topic: &'a str) -> Place<'a> {

@@ -183,6 +183,34 @@ pub(super) async fn create_missing(
     }
 }
 
+/// The names of all streams.
+pub(super) async fn names(
+    connection: &Connection,
+    options: &CheckedOptions,
+) -> Result<Vec<String>, ApiFailure> {
+    let mut all = Vec::new();
+    loop {
+        let body = json!({ "offset": all.len() });
+        let page: Names = ask(connection, options, "STREAM.NAMES", Some(body)).await?;
+        match page.streams.filter(|names| !names.is_empty()) {
+            Some(names) => all.extend(names),
+            None => return Ok(all),
+        }
+    }
+}
+
+/// Deletes a stream with all that it has. One that is not there is no error.
+pub(super) async fn delete(
+    connection: &Connection,
+    options: &CheckedOptions,
+    name: &str,
+) -> Result<(), ApiFailure> {
+    match ask::<Value>(connection, options, &format!("STREAM.DELETE.{name}"), None).await {
+        Err(ApiFailure::Refused(error)) if error.err_code == ApiError::STREAM_NOT_FOUND => Ok(()),
+        deleted => deleted.map(drop),
+    }
+}
+
 /// How long a stream must know ids: as long as an event may be tried. The server's default, if
 /// that is longer.
 fn duplicate_window(options: &CheckedOptions) -> Duration {

@@ -149,7 +149,7 @@ impl Options {
         RabbitMqSink::new(self.check().map_err(misconfigured)?)
     }
 
-    fn check(&self) -> Result<CheckedOptions, Vec<Problem>> {
+    pub(super) fn check(&self) -> Result<CheckedOptions, Vec<Problem>> {
         let mut problems = self.refused.clone();
         let is_tls = self.url.expose().get(..6).is_some_and(|s| s.eq_ignore_ascii_case("amqps:"));
         let url = BrokerUrl::parse(self.url.expose(), if is_tls { PORT_TLS } else { PORT })

@@ -122,6 +122,18 @@ impl Location {
         &self.database
     }
 
+    /// The same, with sessions that find tables in this schema alone.
+    pub(super) fn with_search_path(&self, schema: &str) -> Self {
+        let mut location = self.clone();
+        let options = location.parameters.options.get_or_insert_default();
+        if !options.is_empty() {
+            options.push(' ');
+        }
+        options.push_str("-csearch_path=");
+        options.push_str(schema);
+        location
+    }
+
     /// How to connect to each of the servers, in order. The files that the URL names are read
     /// now, so that what was exchanged in them is used by the next connection.
     pub(super) fn configs(&self, application_name: &str) -> std::io::Result<Vec<Config>> {

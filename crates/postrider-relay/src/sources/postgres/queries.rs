@@ -18,6 +18,7 @@ pub(super) mod diagnosis;
 mod events;
 mod prune;
 mod reconcile;
+pub(super) mod scratch;
 mod stops;
 
 use postrider::event::PAYLOAD_BYTES_MAX;

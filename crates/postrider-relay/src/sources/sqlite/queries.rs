@@ -14,6 +14,7 @@ mod checkpoint;
 mod events;
 mod prune;
 mod reconcile;
+pub(super) mod scratch;
 mod stops;
 
 use postrider::event::{AGGREGATE_ID_BYTES_MAX, NAME_BYTES_MAX, PAYLOAD_BYTES_MAX};

@@ -223,3 +223,18 @@ fn the_documentation_knows_every_parameter_and_its_default() {
         }
     }
 }
+
+#[test]
+fn a_search_path_comes_behind_the_options_of_the_url() {
+    let options = |url: &str| {
+        let location = Location::parse(url).unwrap().with_search_path("other");
+        location.configs("test").unwrap()[0].get_options().map(str::to_owned)
+    };
+    assert_eq!(options("postgres://h/d").as_deref(), Some("-csearch_path=other"));
+    let both = options("postgres://h/d?options=-csearch_path%3Dapp");
+    assert_eq!(
+        both.as_deref(),
+        Some("-csearch_path=app -csearch_path=other"),
+        "the last one counts"
+    );
+}
