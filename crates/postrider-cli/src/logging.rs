@@ -6,6 +6,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::cli::LogFormat;
 use crate::error::{CliError, Code};
+use crate::progress::LogWriter;
 
 const FILTER_VARIABLE: &str = "POSTRIDER_LOG";
 /// The clients of brokers say more than an operator wants to read.
@@ -23,7 +24,7 @@ pub(crate) fn start(format: LogFormat) -> Result<(), CliError> {
         && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(io::stderr)
+        .with_writer(|| LogWriter)
         .with_ansi(colour)
         .with_target(false);
     match format {

@@ -9,6 +9,7 @@ mod event_object;
 mod logging;
 mod outbox;
 mod output;
+mod progress;
 mod route;
 mod signals;
 mod systemd;
