@@ -1,5 +1,7 @@
 //! Single events, keys, pauses and replays from the command line.
 
+#![allow(clippy::unwrap_used, reason = "it is all test code")]
+
 mod support;
 
 use support::{Fixture, Ran, wait_until};
@@ -42,6 +44,38 @@ fn show_tells_the_life_of_an_event() {
     assert!(json.contains(r#""pipelines":[{"pipeline":"default","state":"queued""#), "{json}");
     let missing = run(&fixture, &["show", "01900000-0000-7000-8000-000000000099"]).assert_code(1);
     missing.assert_talk(&["neither in the outbox nor set aside", "pruned", "rolled back"]);
+}
+
+/// Durable at what place: the broker is asked.
+#[test]
+fn show_finds_an_event_in_the_broker() {
+    let (fixture, bad, _) = parked();
+    let published = fixture.insert("3", "OrderPlaced", "{}");
+    let config = format!(
+        "[source]\nurl = \"sqlite://app.db\"\n[[pipeline]]\nname = \"default\"\n\
+         sink = {{ url = \"{}\" }}\n",
+        to(&fixture, "out.jsonl")
+    );
+    fixture.write("p.toml", config);
+    let show = |id: &str, more: &[&str]| {
+        let args = [&["show", id, "--in-broker", "--config", "p.toml"], more].concat();
+        fixture.run(&args).assert_code(0).stdout
+    };
+    let before = show(&published, &[]);
+    assert!(before.contains("not there     among 1 messages"), "{before}");
+    drain(&fixture);
+    drain(&fixture);
+    let after = show(&published, &[]);
+    assert!(after.contains("broker of     default\nkept at       outbox.event.Order "), "{after}");
+    assert!(after.contains("state         settled at "), "{after}");
+    let json: serde_json::Value = serde_json::from_str(&show(&published, &["--json"])).unwrap();
+    let broker = &json["broker"];
+    assert_eq!((&broker["looked_at"], &broker["looked_at_all"]), (&2.into(), &true.into()));
+    assert_eq!(broker["kept"].as_array().unwrap().len(), 1, "{broker}");
+    let parked = show(&bad, &[]);
+    assert!(parked.contains("not there "), "{parked}");
+    let args = ["show", &bad, "--in-broker"];
+    run(&fixture, &args).assert_code(2).assert_talk(&["--config <FILE>"]);
 }
 
 #[test]
@@ -90,7 +124,8 @@ fn a_paused_pipeline_goes_on_without_a_restart() {
     let mut relay = fixture.start(&["relay", FROM[0], FROM[1], "--to", &to]);
     relay.wait_for("paused by an operator");
     let status = run(&fixture, &["status"]).assert_code(0);
-    assert!(status.stderr.contains("(the warehouse burns); let it go on: "), "{}", status.stderr);
+    assert!(status.stdout.contains("(the warehouse burns)\n"), "{}", status.stdout);
+    assert!(status.stdout.contains("help: postrider resume --from"), "{}", status.stdout);
     let json = run(&fixture, &["status", "--json"]).assert_code(0).stdout;
     assert!(json.contains(r#","paused":{"since":""#), "{json}");
     assert!(fixture.lines("out.jsonl").is_empty());
