@@ -7,7 +7,7 @@ use serde::Serialize;
 pub(crate) use postrider_relay::amounts::size;
 
 use crate::cli::LogFormat;
-use crate::error::{CliError, Code};
+use crate::error::{CliError, Code, ErrorObject};
 use crate::progress;
 
 /// Where a command's words go, and in which form.
@@ -70,10 +70,7 @@ impl Output {
     /// Tells the user what went wrong.
     pub(crate) fn error(self, error: &CliError) {
         if self.error_json {
-            if let Ok(json) = to_json(&error.to_object()) {
-                eprint_line(&json);
-            }
-            return;
+            return self.error_object(&error.to_object());
         }
         let mut text = format!("error: {}", error.what);
         for why in &error.why {
@@ -86,6 +83,13 @@ impl Output {
             text.push_str(&format!("\n  fix: {}", indent(fix)));
         }
         eprint_line(&text);
+    }
+
+    /// The same as JSON.
+    pub(crate) fn error_object(self, error: &ErrorObject<'_>) {
+        if let Ok(json) = to_json(error) {
+            eprint_line(&json);
+        }
     }
 
     /// Asks on the terminal whether to go on. Without a terminal nobody can answer: that is an

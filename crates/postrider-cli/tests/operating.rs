@@ -75,7 +75,7 @@ fn show_finds_an_event_in_the_broker() {
     let parked = show(&bad, &[]);
     assert!(parked.contains("not there "), "{parked}");
     let args = ["show", &bad, "--in-broker"];
-    run(&fixture, &args).assert_code(2).assert_talk(&["--config <FILE>"]);
+    run(&fixture, &args).assert_code(2).assert_talk(&["add --config FILE"]);
 }
 
 #[test]

@@ -36,7 +36,7 @@ pub(crate) struct ShowArgs {
     #[arg(long)]
     payload: bool,
     /// Look for it in the broker, too: Kafka, NATS, Redis or a file of the configuration file
-    #[arg(long, requires = "config")]
+    #[arg(long)]
     in_broker: bool,
     /// The pipeline to whose broker it went, if there are several
     #[arg(long, value_name = "NAME", requires = "in_broker")]
@@ -121,7 +121,10 @@ async fn look_in_broker(
     event: &EventRow,
     output: Output,
 ) -> Result<(String, Places), CliError> {
-    let path = args.outbox.config.as_deref().expect("the flag requires it");
+    let Some(path) = args.outbox.config.as_deref() else {
+        let error = CliError::new(Code::Usage, "nothing says in which broker to look");
+        return Err(error.with_fix("add --config FILE, with the pipeline, instead of --from"));
+    };
     let (_, pipeline) = route::of_config(path, args.pipeline.as_deref())?;
     let mut progress = Progress::new(output);
     let tell = |messages| progress.show(|_| format!("{messages} messages"));
