@@ -54,6 +54,26 @@ impl Outbox {
         pipeline
     }
 
+    /// Counts what is read of the outbox from now on.
+    async fn count_reads(&self) {
+        self.run("SELECT pg_stat_force_next_flush()").await;
+        self.run("SELECT pg_stat_reset()").await;
+    }
+
+    /// How often the whole outbox was read since then, and how many rows of it by an index.
+    async fn reads(&self) -> (i64, i64) {
+        let of_outbox = "FROM pg_stat_user_tables WHERE relname = 'outbox'";
+        let scans = format!("SELECT idx_scan {of_outbox}");
+        let look = async {
+            while self.number(&scans).await == 0 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), look).await.expect("it is counted");
+        let scans = self.number(&format!("SELECT seq_scan {of_outbox}")).await;
+        (scans, self.number(&format!("SELECT idx_tup_fetch {of_outbox}")).await)
+    }
+
     async fn source(&self, progress: Progress, shard: Shard) -> Box<dyn Source> {
         let spec = SourceSpec { progress, shard, ..SourceSpec::new(self.database.url()) };
         let source = spec.connect().await.unwrap();
@@ -158,19 +178,10 @@ async fn the_status_never_reads_the_whole_table() {
             .await;
         outbox.run("VACUUM ANALYZE outbox").await;
         outbox.insert(20_001, 20_003).await;
-        outbox.run("SELECT pg_stat_force_next_flush()").await;
-        outbox.run("SELECT pg_stat_reset()").await;
+        outbox.count_reads().await;
         assert_eq!(outbox.pipeline().await.unpublished, 3, "{progress}");
-        let of_outbox = "FROM pg_stat_user_tables WHERE relname = 'outbox'";
-        let scans = format!("SELECT idx_scan {of_outbox}");
-        let look = async {
-            while outbox.number(&scans).await == 0 {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(30), look).await.expect("it is counted");
-        assert_eq!(outbox.number(&format!("SELECT seq_scan {of_outbox}")).await, 0, "{progress}");
-        let read = outbox.number(&format!("SELECT idx_tup_fetch {of_outbox}")).await;
+        let (scans, read) = outbox.reads().await;
+        assert_eq!(scans, 0, "{progress}");
         assert!(read < 100, "{progress}: {read} rows were read");
     }
 }
@@ -282,22 +293,13 @@ async fn looking_for_missed_events_never_reads_the_whole_table() {
             .await;
         outbox.run("VACUUM ANALYZE outbox").await;
         outbox.insert(50_001, 50_003).await;
-        outbox.run("SELECT pg_stat_force_next_flush()").await;
-        outbox.run("SELECT pg_stat_reset()").await;
+        outbox.count_reads().await;
         let (table, columns) = (TableName::default(), BTreeMap::new());
         let operator = sources::connect_operator(&outbox.database.url(), &table, &columns).await;
         let missed = operator.unwrap().missed(Duration::from_secs(300), &[], 10).await.unwrap();
         assert_eq!(missed, [], "{progress}");
-        let of_outbox = "FROM pg_stat_user_tables WHERE relname = 'outbox'";
-        let scans = format!("SELECT idx_scan {of_outbox}");
-        let look = async {
-            while outbox.number(&scans).await == 0 {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(30), look).await.expect("it is counted");
-        assert_eq!(outbox.number(&format!("SELECT seq_scan {of_outbox}")).await, 0, "{progress}");
-        let read = outbox.number(&format!("SELECT idx_tup_fetch {of_outbox}")).await;
+        let (scans, read) = outbox.reads().await;
+        assert_eq!(scans, 0, "{progress}");
         assert!(read <= 10_100, "{progress}: {read} rows were read");
     }
 }

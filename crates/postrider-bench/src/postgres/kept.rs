@@ -102,7 +102,7 @@ async fn looks(
     report.line(&what("nothing in the table"), &format!("{} ms", number(empty)), "");
     let target = Target::AtMost(LOOK_MS_MAX);
     report.judge(&what("with the rows that stay"), kept, "ms", target);
-    let counted = format!("{} are counted", number(COUNT_MAX as f64));
+    let counted = format!("{} are counted", number(sizes.backlog.min(COUNT_MAX) as f64));
     report.line(&what("and the backlog"), &format!("{} ms", number(behind)), &counted);
     Ok(())
 }
