@@ -36,7 +36,7 @@ fn on_a_terminal(fixture: &Fixture, command: &str) -> String {
     script.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
     script.current_dir(fixture.path("")).stdin(Stdio::null());
     let ran = script.output().expect("`script` is part of every system");
-    String::from_utf8(ran.stdout).unwrap()
+    String::from_utf8(ran.stdout).expect("it is text")
 }
 
 /// What stays on a terminal.
