@@ -129,4 +129,6 @@ pub(crate) struct OutboxArgs {
 }
 
 #[cfg(test)]
+mod examples;
+#[cfg(test)]
 mod tests;

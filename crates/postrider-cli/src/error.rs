@@ -236,7 +236,7 @@ fn is_permission_denied(error: &(dyn StdError + 'static)) -> bool {
 pub(crate) struct ErrorObject<'e> {
     error: &'e str,
     code: &'static str,
-    exit_code: u8,
+    pub(crate) exit_code: u8,
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     why: &'e [String],
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -11,6 +11,7 @@ use tracing_subscriber::{EnvFilter, Layer as _, fmt};
 use crate::cli::LogFormat;
 use crate::error::{CliError, Code};
 use crate::export::Export;
+use crate::progress::LogWriter;
 
 const FILTER_VARIABLE: &str = "POSTRIDER_LOG";
 const FILTER_DEFAULT: &str = "info";
@@ -32,7 +33,7 @@ pub(crate) fn start(format: LogFormat, export: &Export) -> Result<(), CliError> 
     })?;
     let colour = io::stderr().is_terminal()
         && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    let lines = fmt::layer().with_writer(io::stderr).with_ansi(colour).with_target(false);
+    let lines = fmt::layer().with_writer(|| LogWriter).with_ansi(colour).with_target(false);
     let lines = match format {
         LogFormat::Text => lines.boxed(),
         LogFormat::Json => lines.json().flatten_event(true).boxed(),

@@ -12,6 +12,7 @@ mod export;
 mod logging;
 mod outbox;
 mod output;
+mod progress;
 mod route;
 mod signals;
 mod systemd;
@@ -139,11 +140,16 @@ fn not_understood(error: &clap::Error) -> ExitCode {
         return if printed.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
     let text = without_secrets(error.to_string());
+    // Nagios takes 2 for critical.
+    let is_check = std::env::args_os().nth(1).is_some_and(|command| command == "check");
+    let exit_code = if is_check { UNKNOWN } else { Code::Usage.exit_code() };
     if std::env::args_os().any(|arg| arg == "--json") {
         let (first, rest) = text.split_once('\n').unwrap_or((&text, ""));
         let what = first.trim_start_matches("error: ");
         let error = CliError::new(Code::Usage, what).with_fix(rest.trim());
-        Output::new(true, LogFormat::Text).error(&error);
+        let mut object = error.to_object();
+        object.exit_code = exit_code;
+        Output::new(true, LogFormat::Text).error_object(&object);
     } else if text == error.to_string() {
         if error.print().is_err() {
             return ExitCode::FAILURE;
@@ -151,7 +157,5 @@ fn not_understood(error: &clap::Error) -> ExitCode {
     } else {
         Output::new(false, LogFormat::Text).talk(text.trim_end());
     }
-    // Nagios takes 2 for critical.
-    let is_check = std::env::args_os().nth(1).is_some_and(|command| command == "check");
-    ExitCode::from(if is_check { UNKNOWN } else { Code::Usage.exit_code() })
+    ExitCode::from(exit_code)
 }

@@ -7,7 +7,8 @@ use serde::Serialize;
 pub(crate) use postrider_relay::amounts::size;
 
 use crate::cli::LogFormat;
-use crate::error::{CliError, Code};
+use crate::error::{CliError, Code, ErrorObject};
+use crate::progress;
 
 /// Where a command's words go, and in which form.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +40,7 @@ impl Output {
 
     /// The same; answers whether somebody still reads.
     pub(crate) fn is_read(self, bytes: &[u8]) -> Result<bool, CliError> {
+        progress::erase();
         let mut stdout = io::stdout().lock();
         let end: &[u8] = if bytes.ends_with(b"\n") { b"" } else { b"\n" };
         let written = stdout
@@ -50,13 +52,6 @@ impl Output {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
             Err(error) => Err(CliError::file("cannot write to stdout".into(), &error)),
             Ok(()) => Ok(true),
-        }
-    }
-
-    /// Shows how far a long work is, on a line of the terminal that changes; nothing elsewhere.
-    pub(crate) fn progress(self, text: &str) {
-        if !self.json && io::stderr().is_terminal() {
-            let _ = write!(io::stderr().lock(), "\r\x1b[2K{text}");
         }
     }
 
@@ -75,10 +70,7 @@ impl Output {
     /// Tells the user what went wrong.
     pub(crate) fn error(self, error: &CliError) {
         if self.error_json {
-            if let Ok(json) = to_json(&error.to_object()) {
-                eprint_line(&json);
-            }
-            return;
+            return self.error_object(&error.to_object());
         }
         let mut text = format!("error: {}", error.what);
         for why in &error.why {
@@ -94,6 +86,13 @@ impl Output {
         eprint_line(&text);
     }
 
+    /// The same as JSON.
+    pub(crate) fn error_object(self, error: &ErrorObject<'_>) {
+        if let Ok(json) = to_json(error) {
+            eprint_line(&json);
+        }
+    }
+
     /// Asks on the terminal whether to go on. Without a terminal nobody can answer: that is an
     /// error with what to do instead.
     pub(crate) fn confirm(self, question: &str, instead: &str) -> Result<(), CliError> {
@@ -101,6 +100,7 @@ impl Output {
             let error = CliError::new(Code::Usage, format!("{question} nobody can be asked here"));
             return Err(error.with_fix(instead));
         }
+        progress::erase();
         let mut stderr = io::stderr().lock();
         let mut answer = String::new();
         let asked = write!(stderr, "{question} [y/N] ")
@@ -121,6 +121,7 @@ pub(crate) fn to_json(object: &impl Serialize) -> Result<String, CliError> {
 
 /// Nothing can be done about a stderr that is gone.
 fn eprint_line(text: &str) {
+    progress::erase();
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
@@ -139,14 +140,6 @@ pub(crate) fn plain(text: &str) -> String {
         false => c.to_string(),
     };
     text.chars().map(escape).collect()
-}
-
-/// How far it is, as a bar.
-pub(crate) fn bar(done: u64, total: u64) -> String {
-    const WIDTH: u64 = 30;
-    let filled = (done * WIDTH / total.max(1)).min(WIDTH);
-    let (full, empty) = (filled as usize, (WIDTH - filled) as usize);
-    format!("[{}{}] {done} of {total} events", "=".repeat(full), " ".repeat(empty))
 }
 
 /// Lines up columns; the first row is the heading.

@@ -1,6 +1,6 @@
 //! Which outbox and which sink a command is about.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use postrider_relay::config::{Config, Flags, PipelineConfig};
@@ -57,21 +57,29 @@ impl RouteArgs {
             let pipeline = pipelines.into_iter().next();
             return Ok((outbox, pipeline.expect("flags describe a pipeline")));
         };
-        let Config { source, pipelines, .. } = outbox::read_config(path)?;
-        let outbox = Outbox { source, flags: outbox::config_flag(path) };
-        let names: Vec<String> = pipelines.iter().map(|it| it.name.clone()).collect();
-        let is_meant = |it: &PipelineConfig| match &self.pipeline {
-            Some(name) => it.name == *name,
-            None => names.len() == 1,
-        };
-        let pipeline = pipelines.into_iter().find(is_meant).ok_or_else(|| {
-            let what = match &self.pipeline {
-                Some(name) => format!("the configuration has no pipeline {name:?}"),
-                None => "the configuration has several pipelines".to_owned(),
-            };
-            let fix = format!("name one of them with --pipeline: {}", names.join(", "));
-            CliError::new(Code::Usage, what).with_fix(fix)
-        })?;
-        Ok((outbox, pipeline))
+        of_config(path, self.pipeline.as_deref())
     }
+}
+
+/// The outbox of a configuration file, and one of its pipelines: that of a name, or the only one.
+pub(crate) fn of_config(
+    path: &Path,
+    name: Option<&str>,
+) -> Result<(Outbox, PipelineConfig), CliError> {
+    let Config { source, pipelines, .. } = outbox::read_config(path)?;
+    let outbox = Outbox { source, flags: outbox::config_flag(path) };
+    let names: Vec<String> = pipelines.iter().map(|it| it.name.clone()).collect();
+    let is_meant = |it: &PipelineConfig| match name {
+        Some(name) => it.name == name,
+        None => names.len() == 1,
+    };
+    let pipeline = pipelines.into_iter().find(is_meant).ok_or_else(|| {
+        let what = match name {
+            Some(name) => format!("the configuration has no pipeline {name:?}"),
+            None => "the configuration has several pipelines".to_owned(),
+        };
+        let fix = format!("name one of them with --pipeline: {}", names.join(", "));
+        CliError::new(Code::Usage, what).with_fix(fix)
+    })?;
+    Ok((outbox, pipeline))
 }

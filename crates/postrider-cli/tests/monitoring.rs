@@ -4,6 +4,8 @@
 
 mod support;
 
+#[path = "monitoring/alarms.rs"]
+mod alarms;
 #[path = "monitoring/metrics.rs"]
 mod metrics;
 #[path = "monitoring/probes.rs"]

@@ -1,5 +1,7 @@
 //! Single events, keys, pauses and replays from the command line.
 
+#![allow(clippy::unwrap_used, reason = "it is all test code")]
+
 mod support;
 
 use support::{Fixture, Ran, wait_until};
@@ -42,6 +44,38 @@ fn show_tells_the_life_of_an_event() {
     assert!(json.contains(r#""pipelines":[{"pipeline":"default","state":"queued""#), "{json}");
     let missing = run(&fixture, &["show", "01900000-0000-7000-8000-000000000099"]).assert_code(1);
     missing.assert_talk(&["neither in the outbox nor set aside", "pruned", "rolled back"]);
+}
+
+/// Durable at what place: the broker is asked.
+#[test]
+fn show_finds_an_event_in_the_broker() {
+    let (fixture, bad, _) = parked();
+    let published = fixture.insert("3", "OrderPlaced", "{}");
+    let config = format!(
+        "[source]\nurl = \"sqlite://app.db\"\n[[pipeline]]\nname = \"default\"\n\
+         sink = {{ url = \"{}\" }}\n",
+        to(&fixture, "out.jsonl")
+    );
+    fixture.write("p.toml", config);
+    let show = |id: &str, more: &[&str]| {
+        let args = [&["show", id, "--in-broker", "--config", "p.toml"], more].concat();
+        fixture.run(&args).assert_code(0).stdout
+    };
+    let before = show(&published, &[]);
+    assert!(before.contains("not there     among 1 messages"), "{before}");
+    drain(&fixture);
+    drain(&fixture);
+    let after = show(&published, &[]);
+    assert!(after.contains("broker of     default\nkept at       outbox.event.Order "), "{after}");
+    assert!(after.contains("state         settled at "), "{after}");
+    let json: serde_json::Value = serde_json::from_str(&show(&published, &["--json"])).unwrap();
+    let broker = &json["broker"];
+    assert_eq!((&broker["looked_at"], &broker["looked_at_all"]), (&2.into(), &true.into()));
+    assert_eq!(broker["kept"].as_array().unwrap().len(), 1, "{broker}");
+    let parked = show(&bad, &[]);
+    assert!(parked.contains("not there "), "{parked}");
+    let args = ["show", &bad, "--in-broker"];
+    run(&fixture, &args).assert_code(2).assert_talk(&["add --config FILE"]);
 }
 
 #[test]

@@ -12,6 +12,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+mod alarms;
 mod environment;
 mod flags;
 mod http;
@@ -19,6 +20,7 @@ mod pipeline;
 mod problem;
 mod prune;
 mod quantity;
+mod reconcile;
 mod reference;
 mod section;
 mod sink;
@@ -55,6 +57,10 @@ pub struct Config {
     pub pipelines: Vec<PipelineConfig>,
     /// What becomes of published events; `None` means that they stay.
     pub prune: Option<PruneConfig>,
+    /// How the relay looks for missed events by itself; `None` means not at all.
+    pub reconcile: Option<ReconcileConfig>,
+    /// From when on the log says that something is wrong; `None` means never.
+    pub alarms: Option<AlarmConfig>,
     /// Where the relay answers machines; `None` means nowhere.
     pub http: Option<HttpConfig>,
 }
@@ -88,6 +94,29 @@ pub struct PruneConfig {
     pub every: Duration,
     /// The folder that what is removed is written to before it goes.
     pub archive: Option<PathBuf>,
+}
+
+/// When a relay looks for [events that were missed](crate::reconcile).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReconcileConfig {
+    /// How often. Defaults to 5 min.
+    pub every: Duration,
+    /// How long an event should have been published by then. Defaults to 5 min.
+    pub older_than: Duration,
+    /// Whether what relays would not find by themselves is given back to them. Defaults to `true`.
+    pub publish: bool,
+}
+
+/// The limits of [alarms](crate::telemetry): one begins when a value is above its limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AlarmConfig {
+    /// Of the age of the oldest event that waits. Defaults to 5 min.
+    pub lag: Duration,
+    /// Of the number of dead letters. Defaults to 0.
+    pub dead_letters: u64,
+    /// Of the log that the server keeps for a slot, in bytes. Defaults to 5 GiB; half of what the
+    /// server allows is a limit as well.
+    pub retained_wal: u64,
 }
 
 /// One pipeline.
@@ -203,6 +232,8 @@ fn read(
     let root = Section::new("the configuration".into(), start, root, &report);
     let source = source::read(&root);
     let prune = prune::read(&root);
+    let reconcile = reconcile::read(&root);
+    let alarms = alarms::read(&root);
     let http = http::read(&root);
     let pipelines = read_pipelines(&root, &report);
     check_together(&pipelines, source.as_ref(), &report);
@@ -210,7 +241,9 @@ fn read(
 
     let pipelines: Option<Vec<_>> = pipelines.into_iter().map(|read| read.config).collect();
     match (report.into_problems(), source, pipelines) {
-        (None, Some(source), Some(pipelines)) => Ok(Config { source, pipelines, prune, http }),
+        (None, Some(source), Some(pipelines)) => {
+            Ok(Config { source, pipelines, prune, reconcile, alarms, http })
+        }
         (problems, ..) => Err(problems.expect("whatever is missing was reported")),
     }
 }

@@ -1,9 +1,12 @@
 //! The safety net: finds events that should have been published by now and were not, without
 //! trusting what relays think of their progress.
 //!
-//! It looks at rows alone: those that no pipeline has marked although they are old, and those that
-//! are set aside although it is their turn. A cursor leaves nothing in rows that could be compared
-//! with it, so of a pipeline with `progress = "cursor"` only what is set aside is looked at.
+//! It looks at rows: those that no pipeline has marked although they are old, those that are set
+//! aside although it is their turn, and those that a cursor still has before it. What a cursor has
+//! behind it leaves nothing in rows that could be compared with it: nobody but the broker knows
+//! whether it has arrived, and [`verification`](crate::verification) asks that.
+
+pub(crate) mod schedule;
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
@@ -11,7 +14,18 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 use postrider::Key;
 
+use crate::config::{PipelineConfig, Progress};
 use crate::source::SourceError;
+
+/// Most events of each kind that one look names.
+pub const LIMIT: usize = 1_000;
+
+/// What the pipeline that marks or removes rows wants: only these aggregate types, or all if there
+/// are none.
+pub fn aggregate_types(pipelines: &[PipelineConfig]) -> Vec<String> {
+    let marking = pipelines.iter().find(|it| it.progress != Progress::Cursor);
+    marking.map(|it| it.aggregate_types.clone()).unwrap_or_default()
+}
 
 /// Finds events that were missed, and gives them back to relays.
 #[async_trait]
@@ -83,6 +97,16 @@ impl MissedKind {
             Self::Overdue => "no relay has taken it: start one, or look why it stands still",
             Self::Overtaken => "relays went past it: give it back with --publish",
             Self::Unpublished => "no relay has come to it: start one, or look why it stands still",
+        }
+    }
+
+    /// What is wrong, in words.
+    pub fn what(self) -> &'static str {
+        match self {
+            Self::Forgotten => "nothing would ever hand it out",
+            Self::Overdue => "it was due long ago, and no relay has taken it",
+            Self::Overtaken => "relays went past it",
+            Self::Unpublished => "no relay has come to it",
         }
     }
 

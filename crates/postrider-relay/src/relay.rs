@@ -48,7 +48,7 @@ use tokio::sync::watch;
 use tokio::task::{Id, JoinSet};
 use tracing::{error, info};
 
-use self::beside::Beside;
+use self::beside::{Beside, Upkeep};
 use self::shard::ShardPlan;
 use crate::config::{Config, PipelineConfig, SourceConfig};
 use crate::failure::SinkError;
@@ -56,6 +56,8 @@ use crate::hint::Hint;
 use crate::pauses::PauseWatch;
 use crate::pipeline::decision::random_jitter;
 use crate::pipeline::{Ordering, Pipeline, PipelineError, Totals};
+use crate::reconcile;
+use crate::reconcile::schedule::Net;
 use crate::shutdown::{self, Shutdown};
 use crate::source::SourceError;
 use crate::telemetry::Telemetry;
@@ -165,12 +167,19 @@ impl fmt::Debug for Relay {
 impl Relay {
     /// A relay with the pipelines of a configuration.
     pub fn new(config: Config) -> Self {
-        let Config { source, pipelines, prune, http } = config;
-        // A drain is soon over, and leaves the size of the outbox to a relay that stays.
-        let upkeep = pipelines.iter().any(|pipeline| !pipeline.options.drain);
+        let Config { source, pipelines, prune, reconcile, alarms, http } = config;
+        // A drain is soon over, and leaves the outbox as such to a relay that stays.
+        let stays = pipelines.iter().any(|pipeline| !pipeline.options.drain);
+        let net = reconcile.map(|config| Net {
+            source: source.clone(),
+            config,
+            aggregate_types: reconcile::aggregate_types(&pipelines),
+        });
+        let upkeep = stays.then_some(Upkeep { prune, net });
+        let alarms = alarms.filter(|_| stays);
         let plan = |pipeline| Plan::Configured(Box::new((source.clone(), pipeline)));
         let plans = pipelines.into_iter().map(plan).collect();
-        let beside = Some(Box::new(Beside { source, http, prune, upkeep }));
+        let beside = Some(Box::new(Beside { source, http, alarms, upkeep }));
         Self { beside, ..Self::with_plans(plans) }
     }
 

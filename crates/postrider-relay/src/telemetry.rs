@@ -4,6 +4,7 @@
 //!   pipeline ──Counters──▶ ┌───────────┐ ──▶ /metrics
 //!   shard ─────Stage─────▶ │ Telemetry │ ──▶ /livez, /readyz
 //!   database ──Sample────▶ └───────────┘ ──▶ systemd
+//!                  └─────────▶ Alarms ─────▶ the log
 //! ```
 //!
 //! Whoever asks gets what is in memory. Pipelines write their counters once for each call of the
@@ -11,6 +12,7 @@
 //! nor a probe ever waits, or makes anything wait. Beside that, [calls of the sink](spans) are spans
 //! of OpenTelemetry.
 
+mod alarms;
 pub mod counters;
 pub mod health;
 pub mod histogram;
@@ -21,15 +23,17 @@ pub mod server;
 pub(crate) mod spans;
 pub mod watched;
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 
 use self::health::Health;
 use self::watched::{Stage, Watched};
 use crate::admin::OutboxStatus;
+use crate::reconcile::{Missed, MissedKind};
 
 pub use self::page::CONTENT_TYPE;
 pub use self::sample::SAMPLE_EVERY;
@@ -43,6 +47,24 @@ pub struct Telemetry {
     shards: Mutex<Vec<Arc<Watched>>>,
     sample: Mutex<Option<(Instant, OutboxStatus)>>,
     sample_failures: AtomicU64,
+    reconciled: Mutex<Option<Reconciled>>,
+    reconcile_failures: AtomicU64,
+    given_back: AtomicU64,
+}
+
+/// What the last look for missed events found.
+#[derive(Clone, Debug)]
+pub(crate) struct Reconciled {
+    at: SystemTime,
+    /// How many of each kind, by pipeline.
+    missed: BTreeMap<String, BTreeMap<MissedKind, u64>>,
+}
+
+impl Reconciled {
+    /// How many a pipeline has missed, of a kind.
+    pub(crate) fn missed(&self, pipeline: &str, kind: MissedKind) -> u64 {
+        self.missed.get(pipeline).and_then(|kinds| kinds.get(&kind)).copied().unwrap_or(0)
+    }
 }
 
 impl Telemetry {
@@ -51,8 +73,14 @@ impl Telemetry {
         let shards = self.shards();
         let sample = unpoisoned(&self.sample);
         let fresh = sample.as_ref().filter(|(taken, _)| taken.elapsed() < SAMPLE_KEPT);
-        let failures = self.sample_failures.load(Relaxed);
-        metrics::page(&shards, fresh.map(|(_, status)| status), failures)
+        let looked = metrics::Looked {
+            sampled: fresh.map(|(_, status)| status),
+            sample_failures: self.sample_failures.load(Relaxed),
+            reconciled: self.last_reconciled(),
+            reconcile_failures: self.reconcile_failures.load(Relaxed),
+            given_back: self.given_back.load(Relaxed),
+        };
+        metrics::page(&shards, &looked)
     }
 
     /// Whether every pipeline's loop turns and none has ended for good by a failure.
@@ -79,6 +107,11 @@ impl Telemetry {
         !shards.is_empty() && !shards.iter().any(connects)
     }
 
+    /// How many events sinks have made durable so far.
+    pub fn published(&self) -> u64 {
+        self.shards().iter().map(|it| it.counters.published.load(Relaxed)).sum()
+    }
+
     /// Adds a shard, after those of the same pipeline.
     pub(crate) fn watch(&self, watched: &Arc<Watched>) {
         unpoisoned(&self.shards).push(watched.clone());
@@ -90,6 +123,43 @@ impl Telemetry {
 
     pub(crate) fn not_sampled(&self) {
         self.sample_failures.fetch_add(1, Relaxed);
+    }
+
+    /// Whether the first shard of a pipeline is with this relay.
+    pub(crate) fn has_first_shard(&self) -> bool {
+        let shards = self.shards();
+        shards.iter().any(|it| it.shard == 0 && matches!(it.stage(), Stage::Running(_)))
+    }
+
+    /// Takes in what a look for missed events found.
+    pub(crate) fn reconciled(&self, found: &[Missed], given_back: u64) {
+        let mut missed: BTreeMap<String, BTreeMap<MissedKind, u64>> = BTreeMap::new();
+        for it in found {
+            *missed.entry(it.pipeline.clone()).or_default().entry(it.kind).or_default() += 1;
+        }
+        self.given_back.fetch_add(given_back, Relaxed);
+        *unpoisoned(&self.reconciled) = Some(Reconciled { at: SystemTime::now(), missed });
+    }
+
+    /// A look for missed events failed.
+    pub(crate) fn not_reconciled(&self) {
+        self.reconcile_failures.fetch_add(1, Relaxed);
+    }
+
+    /// Another relay looks for missed events now.
+    pub(crate) fn left_to_others(&self) {
+        *unpoisoned(&self.reconciled) = None;
+    }
+
+    pub(crate) fn last_reconciled(&self) -> Option<Reconciled> {
+        unpoisoned(&self.reconciled).clone()
+    }
+
+    /// The pipelines of the relay.
+    pub(crate) fn pipelines(&self) -> Vec<String> {
+        let mut names: Vec<String> = self.shards().iter().map(|it| it.pipeline.clone()).collect();
+        names.dedup();
+        names
     }
 
     fn shards(&self) -> Vec<Arc<Watched>> {

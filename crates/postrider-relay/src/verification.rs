@@ -12,6 +12,7 @@
 //!   what is younger than the oldest event of the outbox, and not in it, is a ghost.
 
 mod comparison;
+mod places;
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::SystemTime;
@@ -19,6 +20,7 @@ use std::time::SystemTime;
 use uuid::Uuid;
 
 pub use self::comparison::{Comparison, EXAMPLES_MAX, Expected, Found, Report};
+pub use self::places::{LOOKED_AT_MAX, Places, places};
 use crate::config::PipelineConfig;
 use crate::events::{Events, Standing, Stored, Wanted};
 use crate::formats::Encoding;

@@ -54,6 +54,26 @@ impl Outbox {
         pipeline
     }
 
+    /// Counts what is read of the outbox from now on.
+    async fn count_reads(&self) {
+        self.run("SELECT pg_stat_force_next_flush()").await;
+        self.run("SELECT pg_stat_reset()").await;
+    }
+
+    /// How often the whole outbox was read since then, and how many rows of it by an index.
+    async fn reads(&self) -> (i64, i64) {
+        let of_outbox = "FROM pg_stat_user_tables WHERE relname = 'outbox'";
+        let scans = format!("SELECT idx_scan {of_outbox}");
+        let look = async {
+            while self.number(&scans).await == 0 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), look).await.expect("it is counted");
+        let scans = self.number(&format!("SELECT seq_scan {of_outbox}")).await;
+        (scans, self.number(&format!("SELECT idx_tup_fetch {of_outbox}")).await)
+    }
+
     async fn source(&self, progress: Progress, shard: Shard) -> Box<dyn Source> {
         let spec = SourceSpec { progress, shard, ..SourceSpec::new(self.database.url()) };
         let source = spec.connect().await.unwrap();
@@ -158,19 +178,10 @@ async fn the_status_never_reads_the_whole_table() {
             .await;
         outbox.run("VACUUM ANALYZE outbox").await;
         outbox.insert(20_001, 20_003).await;
-        outbox.run("SELECT pg_stat_force_next_flush()").await;
-        outbox.run("SELECT pg_stat_reset()").await;
+        outbox.count_reads().await;
         assert_eq!(outbox.pipeline().await.unpublished, 3, "{progress}");
-        let of_outbox = "FROM pg_stat_user_tables WHERE relname = 'outbox'";
-        let scans = format!("SELECT idx_scan {of_outbox}");
-        let look = async {
-            while outbox.number(&scans).await == 0 {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(30), look).await.expect("it is counted");
-        assert_eq!(outbox.number(&format!("SELECT seq_scan {of_outbox}")).await, 0, "{progress}");
-        let read = outbox.number(&format!("SELECT idx_tup_fetch {of_outbox}")).await;
+        let (scans, read) = outbox.reads().await;
+        assert_eq!(scans, 0, "{progress}");
         assert!(read < 100, "{progress}: {read} rows were read");
     }
 }
@@ -190,6 +201,9 @@ async fn missed_events_are_found_and_given_back() {
     outbox.run("UPDATE outbox SET created_at = now() - interval '1 hour'").await;
     let kinds = async || missed().await.iter().map(|it| it.kind).collect::<Vec<_>>();
     assert_eq!(kinds().await, [MissedKind::Unpublished; 2]);
+    outbox.run("INSERT INTO outbox_pauses (pipeline) VALUES ('*')").await;
+    assert_eq!(kinds().await, [], "nobody should publish them");
+    outbox.run("DELETE FROM outbox_pauses").await;
     let of_type = operator.missed(age, &["Invoice".to_owned()], 10).await.unwrap();
     assert_eq!(of_type, []);
     assert_eq!(operator.give_back(&missed().await).await.unwrap(), 0, "relays find them");
@@ -222,6 +236,72 @@ async fn missed_events_are_found_and_given_back() {
     assert_eq!(kinds().await, [], "an operator wants it so");
     source.settle(&[delivered(back[0].handle)]).await.unwrap();
     source.close().await.unwrap();
+}
+
+/// G-01: what a cursor has before it for too long is missed, unless somebody wants it so.
+#[tokio::test]
+async fn a_backlog_of_a_cursor_is_found() {
+    let outbox = Outbox::fresh().await;
+    outbox.insert(1, 10).await;
+    outbox
+        .run(
+            "UPDATE outbox SET created_at = now() - interval '1 hour' WHERE seq > 2;
+             INSERT INTO outbox_checkpoints (pipeline, progress, base, tick, position, beyond)
+             VALUES ('mails', 'cursor', '1:1:', pg_current_snapshot(), 4, '{[6,8)}')",
+        )
+        .await;
+    outbox.insert(11, 11).await;
+    let (table, columns) = (TableName::default(), BTreeMap::new());
+    let operator = sources::connect_operator(&outbox.database.url(), &table, &columns).await;
+    let operator = operator.unwrap();
+    let found = async |limit: usize| {
+        let missed = operator.missed(Duration::from_secs(300), &[], limit).await.unwrap();
+        assert!(missed.iter().all(|it| it.kind == MissedKind::Unpublished), "{missed:?}");
+        assert!(missed.iter().all(|it| it.pipeline == "mails"), "{missed:?}");
+        missed.iter().map(|it| it.position).collect::<Vec<i64>>()
+    };
+    assert_eq!(found(100).await, [5, 8, 9, 10], "the last one is young");
+    assert_eq!(found(2).await, [5, 8]);
+    outbox
+        .run(
+            "INSERT INTO outbox_pauses (pipeline, aggregate_type, aggregate_id)
+             VALUES ('mails', 'Order', '9')",
+        )
+        .await;
+    assert_eq!(found(100).await, [5, 8, 10]);
+    outbox.run("INSERT INTO outbox_pauses (pipeline) VALUES ('mails')").await;
+    assert_eq!(found(100).await, Vec::<i64>::new());
+}
+
+/// G-07: the safety net costs no more with a large outbox than with a small one.
+#[tokio::test]
+async fn looking_for_missed_events_never_reads_the_whole_table() {
+    for progress in Progress::ALL {
+        let outbox = Outbox::fresh().await;
+        outbox.insert(1, 50_000).await;
+        // A relay that deletes leaves a backlog, the others what is published.
+        let published = match progress {
+            Progress::Mark => "UPDATE outbox SET published_at = now()",
+            Progress::Cursor | Progress::Delete => "",
+        };
+        outbox
+            .run(&format!(
+                "{published};
+                 INSERT INTO outbox_checkpoints (pipeline, progress, base, tick)
+                 VALUES ('default', '{progress}', pg_current_snapshot(), pg_current_snapshot())"
+            ))
+            .await;
+        outbox.run("VACUUM ANALYZE outbox").await;
+        outbox.insert(50_001, 50_003).await;
+        outbox.count_reads().await;
+        let (table, columns) = (TableName::default(), BTreeMap::new());
+        let operator = sources::connect_operator(&outbox.database.url(), &table, &columns).await;
+        let missed = operator.unwrap().missed(Duration::from_secs(300), &[], 10).await.unwrap();
+        assert_eq!(missed, [], "{progress}");
+        let (scans, read) = outbox.reads().await;
+        assert_eq!(scans, 0, "{progress}");
+        assert!(read <= 10_100, "{progress}: {read} rows were read");
+    }
 }
 
 /// G-01: an operator frees a key while a relay queues another event of it.

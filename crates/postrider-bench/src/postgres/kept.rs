@@ -1,9 +1,12 @@
-//! Whether published rows that stay in the table slow the relay down.
+//! Whether published rows that stay in the table slow the relay down, or whoever looks at it.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use postrider_relay::admin::COUNT_MAX;
+use postrider_relay::config::TableName;
 use postrider_relay::sinks::memory::MemorySink;
-use postrider_relay::sources::Progress;
+use postrider_relay::sources::{self, Progress};
 use tokio_postgres::Client;
 
 use super::backlog::{self, Published};
@@ -14,6 +17,10 @@ use crate::report::{Measured, Report, Section, Target, median, number};
 
 /// Of the rate with an empty table.
 const RATE_MIN: f64 = 0.9;
+/// The time of a look at the outbox, as `postrider status` has it.
+const LOOK_MS_MAX: f64 = 20.0;
+/// How many looks are measured.
+const LOOKS: usize = 20;
 const TEMPLATE: &str = "backlog";
 const EMPTY: &str = "without_kept";
 const FULL: &str = "with_kept";
@@ -44,6 +51,7 @@ async fn measure(
     report: &mut Report,
 ) -> Outcome<()> {
     let (full, loading) = load(server, sizes, progress).await?;
+    looks(server, &full, sizes, progress, report).await?;
     let mut rounds = Vec::new();
     for _ in 0..ROUNDS {
         drop(backlog::copy(server, TEMPLATE, EMPTY).await?);
@@ -70,6 +78,47 @@ async fn measure(
     let what = format!("{progress}, of the rate without them");
     report.judge(&what, of(|round| round.1 / round.0), "times", Target::AtLeast(RATE_MIN));
     Ok(())
+}
+
+/// How long it takes to look how the outbox stands: empty, with the rows that stay, and with a
+/// backlog beside them.
+async fn looks(
+    server: &Server,
+    full: &Client,
+    sizes: Sizes,
+    progress: Progress,
+    report: &mut Report,
+) -> Outcome<()> {
+    drop(server.create(EMPTY).await?);
+    relay::drain(server.url(EMPTY), progress, Box::new(MemorySink::keeping(0))).await?;
+    let empty = look_ms(server, EMPTY).await?;
+    server.remove(EMPTY).await?;
+    let kept = look_ms(server, FULL).await?;
+    backlog::fill(full, sizes.backlog, Published::No).await?;
+    let behind = look_ms(server, FULL).await?;
+    drain(server, FULL, sizes, progress).await?;
+    full.batch_execute("VACUUM outbox").await?;
+    let what = |which: &str| format!("{progress}, status, {which}");
+    report.line(&what("nothing in the table"), &format!("{} ms", number(empty)), "");
+    let target = Target::AtMost(LOOK_MS_MAX);
+    report.judge(&what("with the rows that stay"), kept, "ms", target);
+    let counted = format!("{} are counted", number(sizes.backlog.min(COUNT_MAX) as f64));
+    report.line(&what("and the backlog"), &format!("{} ms", number(behind)), &counted);
+    Ok(())
+}
+
+/// The median of several looks on one connection, in milliseconds.
+async fn look_ms(server: &Server, database: &str) -> Outcome<f64> {
+    let (table, columns) = (TableName::default(), BTreeMap::new());
+    let admin = sources::connect_admin(&server.url(database), &table, &columns).await?;
+    admin.status().await?;
+    let mut times = Vec::new();
+    for _ in 0..LOOKS {
+        let started = Instant::now();
+        admin.status().await?;
+        times.push(started.elapsed().as_secs_f64() * 1_000.0);
+    }
+    Ok(median(times))
 }
 
 /// Makes a database with many published rows.

@@ -20,8 +20,14 @@ use crate::signals::stop_on_signal;
 /// How much later than its effects a signal may be noticed.
 const SIGNAL_DELAY: Duration = Duration::from_millis(200);
 
+const EXAMPLES: &str = "\
+Examples:
+  postrider demo
+  postrider demo --orders 200 --seed 4711 --keep demo";
+
 /// The arguments of `postrider demo`.
 #[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct DemoArgs {
     /// Draws the schedule of faults; the same seed draws the same one [default: a random one]
     #[arg(long, value_name = "N")]

@@ -24,11 +24,13 @@ pub(crate) enum DlqCommand {
     #[command(after_help = list::EXAMPLES)]
     List(list::ListArgs),
     /// Show one dead letter with its headers and payload
+    #[command(after_help = show::EXAMPLES)]
     Show(show::ShowArgs),
     /// Publish dead letters again, with fresh attempts
-    #[command(after_help = change::EXAMPLES)]
+    #[command(after_help = change::RETRY_EXAMPLES)]
     Retry(change::ChangeArgs),
     /// Remove dead letters for good, without publishing them
+    #[command(after_help = change::DISCARD_EXAMPLES)]
     Discard(change::ChangeArgs),
     /// Write dead letters with their payloads as JSON Lines, oldest first
     #[command(after_help = export::EXAMPLES)]

@@ -12,8 +12,14 @@ use crate::output::Output;
 
 const TEMPLATE: &str = include_str!("init.toml");
 
+const EXAMPLES: &str = "\
+Examples:
+  postrider init
+  postrider init --path /etc/postrider/orders.toml";
+
 /// The arguments of `postrider init`.
 #[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct InitArgs {
     /// Where to write it
     #[arg(long, value_name = "FILE", default_value = "postrider.toml")]

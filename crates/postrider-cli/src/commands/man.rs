@@ -11,8 +11,13 @@ use crate::cli::Cli;
 use crate::error::CliError;
 use crate::output::Output;
 
+const EXAMPLES: &str = "\
+Examples:
+  postrider man /usr/local/share/man/man1";
+
 /// The arguments of `postrider man`.
 #[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct ManArgs {
     /// The folder; it is made if it is missing
     #[arg(value_name = "FOLDER")]

@@ -13,10 +13,19 @@ use crate::cli::OutboxArgs;
 use crate::error::CliError;
 use crate::outbox::Outbox;
 use crate::output::Output;
+use crate::progress::Progress;
+
+const EXAMPLES: &str = "\
+Examples:
+  postrider migrate --from postgres://shop@localhost/shop
+  postrider migrate --partition 1d --config postrider.toml
+  postrider migrate --print --from postgres://shop@localhost/shop > outbox.sql
+
+A migration that was applied is not applied again, so this can be run at every deployment.";
 
 /// The arguments of `postrider migrate`.
 #[derive(Args, Debug)]
-#[command(args_conflicts_with_subcommands = true)]
+#[command(args_conflicts_with_subcommands = true, after_help = EXAMPLES)]
 pub(crate) struct MigrateArgs {
     #[command(subcommand)]
     command: Option<MigrateCommand>,
@@ -87,7 +96,8 @@ async fn migrate(args: &MigrateArgs, output: Output) -> Result<(), CliError> {
     if args.print {
         return print(table, &outbox.migration_sql(layout)?, output);
     }
-    let applied = outbox.migrate(layout).await?;
+    let migrating = outbox.migrate(layout);
+    let applied = Progress::new(output).during(|| "migrating".to_owned(), migrating).await?;
     if output.is_json() {
         let applied = applied.into_iter().map(Into::into).collect();
         return output.object(&MigratedObject { table, applied });

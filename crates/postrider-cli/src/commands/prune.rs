@@ -12,10 +12,19 @@ use crate::cli::OutboxArgs;
 use crate::error::{CliError, Code};
 use crate::outbox::{self, Outbox};
 use crate::output::{Output, plain};
+use crate::progress::Progress;
 use crate::signals::stop_on_signal;
+
+const EXAMPLES: &str = "\
+Examples:
+  postrider prune --keep 7d --dry-run --from postgres://shop@localhost/shop
+  postrider prune --keep 7d --archive /var/lib/shop/archive --yes --config postrider.toml
+
+An event goes only when every pipeline is past it. A relay with [prune] does it by itself.";
 
 /// The arguments of `postrider prune`.
 #[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct PruneArgs {
     #[command(flatten)]
     outbox: OutboxArgs,
@@ -58,7 +67,8 @@ pub(crate) async fn run(args: &PruneArgs, output: Output) -> Result<(), CliError
     let shutdown = stop_on_signal()?;
     if !args.dry_run && !args.yes {
         let look = PruneOptions { dry_run: true, ..options.clone() };
-        let found = pruner.prune(&look, &shutdown).await?;
+        let looking = pruner.prune(&look, &shutdown);
+        let found = Progress::new(output).during(|| "looking".to_owned(), looking).await?;
         if found.rows == 0 && found.partitions.is_empty() && !found.at_least {
             return tell(args, &found, output);
         }
@@ -72,10 +82,17 @@ pub(crate) async fn run(args: &PruneArgs, output: Output) -> Result<(), CliError
     if !args.dry_run {
         pruner.upkeep().await?;
     }
-    let mut pruned = pruner.prune(&options, &shutdown).await?;
-    while pruned.left_off.is_some() && !shutdown.is_requested() {
+    let verb = if args.dry_run { "looking" } else { "removing" };
+    let mut pruned = Pruned::default();
+    loop {
+        let so_far = pruned.rows;
+        let text = || format!("{verb}, {so_far} events so far");
+        let pruning = pruner.prune(&options, &shutdown);
+        pruned.go_on(Progress::new(output).during(text, pruning).await?);
+        if pruned.left_off.is_none() || shutdown.is_requested() {
+            break;
+        }
         options.from = pruned.left_off.take();
-        pruned.go_on(pruner.prune(&options, &shutdown).await?);
     }
     tell(args, &pruned, output)?;
     if pruned.left.contains(&Left::Stopped) {

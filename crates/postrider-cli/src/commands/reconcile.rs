@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clap::Args;
-use postrider_relay::config::{Progress, parse_duration};
-use postrider_relay::reconcile::{Missed, MissedKind};
+use postrider_relay::config::parse_duration;
+use postrider_relay::reconcile::{self, LIMIT, Missed, MissedKind};
 use serde::Serialize;
 
 use crate::cli::OutboxArgs;
@@ -21,9 +21,6 @@ Examples:
 
 Exit code 0: nothing was missed; 7: something was, whether it was given back or not. Without a
 configuration file it does not know which aggregate types a pipeline matches.";
-
-/// Most events of each kind that are looked at.
-const LIMIT: usize = 1_000;
 
 /// The arguments of `postrider reconcile`.
 #[derive(Args, Debug)]
@@ -99,9 +96,7 @@ pub(crate) async fn run(args: &ReconcileArgs, output: Output) -> Result<(), CliE
 /// What the pipeline that marks or removes rows wants, if a configuration says so.
 fn aggregate_types(args: &ReconcileArgs) -> Result<Vec<String>, CliError> {
     let Some(path) = &args.outbox.config else { return Ok(Vec::new()) };
-    let pipelines = outbox::read_config(path)?.pipelines;
-    let marking = pipelines.into_iter().find(|it| it.progress != Progress::Cursor);
-    Ok(marking.map(|it| it.aggregate_types).unwrap_or_default())
+    Ok(reconcile::aggregate_types(&outbox::read_config(path)?.pipelines))
 }
 
 fn counts(missed: &[Missed]) -> BTreeMap<&'static str, usize> {

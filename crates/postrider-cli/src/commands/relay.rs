@@ -11,14 +11,25 @@ use serde::Serialize;
 use crate::error::{CliError, Code};
 use crate::outbox::{self, Outbox};
 use crate::output::Output;
+use crate::progress::Progress;
 use crate::signals::stop_on_signal;
 use crate::systemd;
 
 /// What `postrider init` writes.
 const CONFIG_FILE: &str = "postrider.toml";
 
+const EXAMPLES: &str = "\
+Examples:
+  postrider relay --config postrider.toml
+  postrider relay --from sqlite:app.db --to stdout: --drain
+  postrider relay --from \"$DATABASE_URL\" --to kafka://localhost:9092 --listen 127.0.0.1:8787
+
+SIGTERM lets it finish what is under way; a second one ends it at once. With the same configuration
+any number of relays can run: they share the work, or stand by.";
+
 /// The arguments of `postrider relay`.
 #[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct RelayArgs {
     /// The configuration file
     #[arg(long, value_name = "FILE", conflicts_with_all = ["from", "to", "mode", "progress", "table", "topic", "format", "allow_private", "listen"])]
@@ -92,11 +103,17 @@ pub(crate) async fn run(args: &RelayArgs, output: Output) -> Result<(), CliError
     let shutdown = stop_on_signal()?;
     let relay = Relay::new(config);
     let telling = systemd::tell(relay.telemetry(), shutdown.clone());
+    let published = relay.telemetry();
+    let running = async {
+        let running = relay.run(shutdown.clone());
+        let progress = Progress::new(output).unless(!args.drain || !stdout_is_free);
+        progress.during(|| format!("delivered {} events", published.published()), running).await
+    };
     let outcomes = tokio::select! {
         // Whoever is told of a stop hears of it before the relay is gone.
         biased;
         never = telling => match never {},
-        outcomes = relay.run(shutdown.clone()) => outcomes,
+        outcomes = running => outcomes,
     };
 
     if output.is_json() && stdout_is_free {

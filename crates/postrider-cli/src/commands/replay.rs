@@ -15,7 +15,8 @@ use serde::Serialize;
 use super::dlq::parse_key;
 use crate::error::{CliError, Code};
 use crate::outbox::{Outbox, shell_word};
-use crate::output::{Output, bar, plain};
+use crate::output::{Output, plain};
+use crate::progress::{Progress, bar};
 use crate::route::RouteArgs;
 use crate::signals::stop_on_signal;
 use crate::time::{parse_time, rfc3339};
@@ -116,11 +117,12 @@ pub(crate) async fn run(args: &ReplayArgs, output: Output) -> Result<(), CliErro
     let sink = replay::sink(&pipeline).connect().await?;
     caution(&*sink, output);
     let total = found.events;
-    let progress = |replayed: Replayed| {
-        output.progress(&bar(replayed.published + replayed.left_out, total));
+    let mut progress = Progress::new(output).unless(!stdout_is_free);
+    let tell_progress = |replayed: Replayed| {
+        progress.show(|_| bar(replayed.published + replayed.left_out, total, "events"));
     };
-    let (replayed, result) = replay.run(&*operator, &*sink, progress, &shutdown).await;
-    output.progress("");
+    let (replayed, result) = replay.run(&*operator, &*sink, tell_progress, &shutdown).await;
+    drop(progress);
     if let Err(error) = sink.close().await {
         tracing::warn!(%error, "closing the sink failed");
     }

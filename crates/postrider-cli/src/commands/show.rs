@@ -4,6 +4,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::Args;
 use postrider_relay::events::{EventLife, EventRow, InPipeline, Standing};
+use postrider_relay::operator::Operator;
+use postrider_relay::readback::Kept;
+use postrider_relay::verification::{self, Places};
 use serde::Serialize;
 
 use crate::cli::OutboxArgs;
@@ -11,12 +14,15 @@ use crate::error::{CliError, Code};
 use crate::event_object::{EventObject, SetAsideObject, headers, key_text, set_aside_text};
 use crate::outbox::Outbox;
 use crate::output::{Output, plain};
+use crate::progress::Progress;
+use crate::route;
 use crate::time::rfc3339;
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
   postrider show 0197f3c2-5d1e-7000-8000-000000000002 --config postrider.toml
-  postrider show 0197f3c2-5d1e-7000-8000-000000000002 --payload --json --from sqlite:app.db";
+  postrider show 0197f3c2-5d1e-7000-8000-000000000002 --payload --json --from sqlite:app.db
+  postrider show 0197f3c2-5d1e-7000-8000-000000000002 --in-broker --config postrider.toml";
 
 /// The arguments of `postrider show`.
 #[derive(Args, Debug)]
@@ -29,6 +35,12 @@ pub(crate) struct ShowArgs {
     /// Show the payload and the values of headers, too
     #[arg(long)]
     payload: bool,
+    /// Look for it in the broker, too: Kafka, NATS, Redis or a file of the configuration file
+    #[arg(long)]
+    in_broker: bool,
+    /// The pipeline to whose broker it went, if there are several
+    #[arg(long, value_name = "NAME", requires = "in_broker")]
+    pipeline: Option<String>,
 }
 
 /// The life of an event as JSON.
@@ -37,6 +49,23 @@ struct LifeObject<'l> {
     event: EventObject<'l>,
     in_outbox: bool,
     pipelines: Vec<PipelineObject<'l>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    broker: Option<BrokerObject<'l>>,
+}
+
+#[derive(Serialize)]
+struct BrokerObject<'l> {
+    pipeline: &'l str,
+    kept: Vec<KeptObject<'l>>,
+    looked_at: u64,
+    looked_at_all: bool,
+}
+
+#[derive(Serialize)]
+struct KeptObject<'l> {
+    topic: &'l str,
+    place: &'l str,
+    sent_at: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -62,12 +91,18 @@ struct BlockerObject<'l> {
 /// Shows an event.
 pub(crate) async fn run(args: &ShowArgs, output: Output) -> Result<(), CliError> {
     let outbox = Outbox::find(&args.outbox)?;
-    let life = outbox.operator().await?.event(&args.event_id, args.payload).await?;
+    let operator = outbox.operator().await?;
+    let life = operator.event(&args.event_id, args.payload).await?;
     let life = life.ok_or_else(|| not_found(&args.event_id))?;
+    let broker = match args.in_broker {
+        true => Some(look_in_broker(args, &*operator, &life.event, output).await?),
+        false => None,
+    };
     if output.is_json() {
-        return output.object(&to_object(&life));
+        return output.object(&to_object(&life, broker.as_ref()));
     }
-    output.data(&to_text(&life))?;
+    let places = broker.iter().map(|(pipeline, places)| places_text(pipeline, places));
+    output.data(&[to_text(&life), places.collect()].concat())?;
     if life.pipelines.is_empty() {
         output.talk("no relay has ever read this outbox");
     }
@@ -77,6 +112,40 @@ pub(crate) async fn run(args: &ShowArgs, output: Output) -> Result<(), CliError>
         output.talk(&format!("publish it again: postrider dlq retry {id} {}", outbox.flags));
     }
     Ok(())
+}
+
+/// The pipeline that was asked, and where its broker keeps the event.
+async fn look_in_broker(
+    args: &ShowArgs,
+    operator: &dyn Operator,
+    event: &EventRow,
+    output: Output,
+) -> Result<(String, Places), CliError> {
+    let Some(path) = args.outbox.config.as_deref() else {
+        let error = CliError::new(Code::Usage, "nothing says in which broker to look");
+        return Err(error.with_fix("add --config FILE, with the pipeline, instead of --from"));
+    };
+    let (_, pipeline) = route::of_config(path, args.pipeline.as_deref())?;
+    let mut progress = Progress::new(output);
+    let tell = |messages| progress.show(|_| format!("{messages} messages"));
+    let places = verification::places(&pipeline, operator, event, tell).await?;
+    Ok((pipeline.name, places))
+}
+
+fn places_text(pipeline: &str, places: &Places) -> String {
+    let mut text = format!("\nbroker of     {}\n", plain(pipeline));
+    for Kept { topic, place, sent_at, .. } in &places.kept {
+        let sent = sent_at.map(|sent| format!(", sent at {}", rfc3339(sent))).unwrap_or_default();
+        text.push_str(&format!("kept at       {} {}{sent}\n", plain(topic), plain(place)));
+    }
+    if places.kept.is_empty() {
+        let among = if places.is_all { "" } else { "the first " };
+        let messages = places.looked_at;
+        text.push_str(&format!(
+            "not there     among {among}{messages} messages of its topic since it was written\n"
+        ));
+    }
+    text
 }
 
 fn not_found(event_id: &str) -> CliError {
@@ -102,7 +171,7 @@ fn state(standing: &Standing) -> &str {
     }
 }
 
-fn to_object(life: &EventLife) -> LifeObject<'_> {
+fn to_object<'l>(life: &'l EventLife, broker: Option<&'l (String, Places)>) -> LifeObject<'l> {
     let pipelines = life.pipelines.iter().map(|it| PipelineObject {
         pipeline: &it.pipeline,
         state: state(&it.standing),
@@ -124,6 +193,20 @@ fn to_object(life: &EventLife) -> LifeObject<'_> {
         event: EventObject::new(&life.event),
         in_outbox: life.in_outbox,
         pipelines: pipelines.collect(),
+        broker: broker.map(|(pipeline, places)| BrokerObject {
+            pipeline,
+            kept: places
+                .kept
+                .iter()
+                .map(|Kept { topic, place, sent_at, .. }| KeptObject {
+                    topic,
+                    place,
+                    sent_at: sent_at.map(rfc3339),
+                })
+                .collect(),
+            looked_at: places.looked_at,
+            looked_at_all: places.is_all,
+        }),
     }
 }
 

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::error::{CliError, Code};
 use crate::output::Output;
+use crate::progress::Progress;
 use crate::route::RouteArgs;
 use crate::time::parse_time;
 
@@ -77,13 +78,12 @@ pub(crate) async fn run(args: &VerifyArgs, output: Output) -> Result<(), CliErro
     let (outbox, pipeline) = args.route.find()?;
     let verification = Verification::of(&pipeline, args.since)?;
     let operator = outbox.operator().await?;
-    let report = verification
-        .run(&*operator, |listed, kept| {
-            output.progress(&format!("{listed} events of the outbox, {kept} messages"));
-        })
-        .await;
-    output.progress("");
-    let report = report?;
+    let mut progress = Progress::new(output);
+    let tell_progress = |listed, kept| {
+        progress.show(|_| format!("{listed} events of the outbox, {kept} messages"));
+    };
+    let report = verification.run(&*operator, tell_progress).await?;
+    drop(progress);
     match output.is_json() {
         true => output.object(&to_object(&report))?,
         false => output.data(&to_text(&report))?,

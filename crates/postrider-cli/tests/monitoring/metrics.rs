@@ -119,7 +119,7 @@ fn all_metrics() -> (BTreeSet<String>, String) {
     let Postgres { fixture, schema, url } = &postgres;
     let config = format!(
         "[source]\nurl = \"{url}\"\n[http]\nlisten = \"127.0.0.1:0\"\n\
-         [[pipeline]]\nname = \"{schema}\"\nmode = \"cdc\"\nsink = {{ url = \"file://{}\" }}\n",
+         [reconcile]\nevery = \"1s\"\n[[pipeline]]\nname = \"{schema}\"\nmode = \"cdc\"\nsink = {{ url = \"file://{}\" }}\n",
         fixture.path("out.jsonl").display()
     );
     fixture.write("p.toml", config);
@@ -127,7 +127,9 @@ fn all_metrics() -> (BTreeSet<String>, String) {
     let mut relay = fixture.start(&["relay", "--config", "p.toml"]);
     let retained = format!("outbox_slot_retained_wal_bytes{{pipeline=\"{schema}\"}}");
     let metrics = wait_for(address(&relay), "/metrics", |answer| {
-        answer.sample(&retained).is_some() && answer.body.contains("outbox_lease_held")
+        answer.sample(&retained).is_some()
+            && answer.body.contains("outbox_lease_held")
+            && answer.body.contains("outbox_missed_events{")
     });
     relay.signal("TERM");
     assert_eq!(relay.wait().code(), Some(0), "{}", relay.stderr());

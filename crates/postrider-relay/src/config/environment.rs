@@ -1,8 +1,9 @@
 //! Environment variables: what references name, and what overrides the file.
 //!
 //! `POSTRIDER_SOURCE__URL` overrides `url` of `[source]`, `POSTRIDER_PRUNE__KEEP` overrides
-//! `keep` of `[prune]`, `POSTRIDER_HTTP__LISTEN` overrides `listen` of `[http]`, and `POSTRIDER_PIPELINE__ORDERS__SINK__URL` overrides `url` of the sink
-//! of the pipeline `orders`; `-` and `.` in a pipeline's name become `_`.
+//! `keep` of `[prune]`, and so on for every section, and `POSTRIDER_PIPELINE__ORDERS__SINK__URL`
+//! overrides `url` of the sink of the pipeline `orders`; `-` and `.` in a pipeline's name become
+//! `_`.
 
 use std::collections::BTreeMap;
 
@@ -12,12 +13,16 @@ use crate::suggestion::nearest;
 
 const PREFIX: &str = "POSTRIDER_";
 
-/// The keys of `[http]`.
-const HTTP_KEYS: [&str; 1] = ["LISTEN"];
-/// The keys of `[prune]`.
-const PRUNE_KEYS: [&str; 3] = ["ARCHIVE", "EVERY", "KEEP"];
 /// The keys of `[source]`, besides the names of columns.
 const SOURCE_KEYS: [&str; 3] = ["HINT", "TABLE", "URL"];
+/// The keys of the sections, without the pipelines'; the source first, as in a file.
+const SECTIONS: [(&str, &[&str]); 5] = [
+    ("SOURCE", &SOURCE_KEYS),
+    ("ALARMS", &["DEAD_LETTERS", "ENABLED", "LAG", "RETAINED_WAL"]),
+    ("HTTP", &["LISTEN"]),
+    ("PRUNE", &["ARCHIVE", "EVERY", "KEEP"]),
+    ("RECONCILE", &["ENABLED", "EVERY", "OLDER_THAN", "PUBLISH"]),
+];
 /// The keys of a pipeline, besides the sink's own options.
 pub(super) const PIPELINE_KEYS: [&str; 19] = [
     "GRACE",
@@ -80,16 +85,9 @@ pub(super) fn override_values(env: &Environment, root: &mut Table, report: &Repo
     for (name, value) in env.variables.iter().filter(|(name, _)| is_meant_for_us(name)) {
         let origin = Origin::Environment(name.clone());
         let rest = &name[PREFIX.len()..];
-        let found = if let Some(key) = rest.strip_prefix("SOURCE__") {
-            SOURCE_KEYS.contains(&key) && set(root, &format!("SOURCE__{key}"), value, &origin)
-        } else if let Some(key) = rest.strip_prefix("PRUNE__") {
-            PRUNE_KEYS.contains(&key) && set(root, &format!("PRUNE__{key}"), value, &origin)
-        } else if let Some(key) = rest.strip_prefix("HTTP__") {
-            HTTP_KEYS.contains(&key) && set(root, &format!("HTTP__{key}"), value, &origin)
-        } else if let Some(path) = rest.strip_prefix("PIPELINE__") {
-            override_pipelines(root, path, value, &origin, report)
-        } else {
-            false
+        let found = match rest.strip_prefix("PIPELINE__") {
+            Some(path) => override_pipelines(root, path, value, &origin, report),
+            None => section_keys().any(|key| key == rest) && set(root, rest, value, &origin),
         };
         if !found {
             let known = known_names(root);
@@ -166,11 +164,15 @@ fn set(table: &mut Table, path: &str, value: &str, origin: &Origin) -> bool {
     true
 }
 
+/// `SOURCE__URL`, and all others like it.
+fn section_keys() -> impl Iterator<Item = String> {
+    SECTIONS
+        .iter()
+        .flat_map(|(section, keys)| keys.iter().map(move |key| format!("{section}__{key}")))
+}
+
 fn known_names(root: &mut Table) -> Vec<String> {
-    let source = SOURCE_KEYS.iter().map(|key| format!("{PREFIX}SOURCE__{key}"));
-    let prune = PRUNE_KEYS.iter().map(|key| format!("{PREFIX}PRUNE__{key}"));
-    let http = HTTP_KEYS.iter().map(|key| format!("{PREFIX}HTTP__{key}"));
-    let mut names: Vec<String> = source.chain(prune).chain(http).collect();
+    let mut names: Vec<String> = section_keys().map(|key| format!("{PREFIX}{key}")).collect();
     for pipeline in pipelines_mut(root) {
         if let Some(name) = variable_name(pipeline) {
             let keys = PIPELINE_KEYS.iter();

@@ -100,6 +100,18 @@ impl<'r> Section<'r> {
         found.map(|(_, choice)| *choice)
     }
 
+    /// `true` or `false`.
+    pub(super) fn boolean(&self, key: &'static str) -> Option<bool> {
+        let node = self.take(key)?;
+        match &node.value {
+            Value::Boolean(boolean) => Some(*boolean),
+            Value::Text(text) if is_override(node) && text.value.parse::<bool>().is_ok() => {
+                text.value.parse().ok()
+            }
+            _ => self.wrong_type(key, node, "true or false", "true"),
+        }
+    }
+
     /// An integer within a range.
     pub(super) fn integer(&self, key: &'static str, range: RangeInclusive<u64>) -> Option<u64> {
         let node = self.take(key)?;

@@ -41,6 +41,11 @@ fn little_is_needed() {
     assert!(pipeline.aggregate_types.is_empty());
     assert!(config.source.columns.is_empty() && config.source.hint.is_none());
     assert_eq!(config.prune, None);
+    let minutes = Duration::from_secs(300);
+    let reconcile = ReconcileConfig { every: minutes, older_than: minutes, publish: true };
+    assert_eq!(config.reconcile, Some(reconcile), "it is on");
+    let alarms = AlarmConfig { lag: minutes, dead_letters: 0, retained_wal: 5 << 30 };
+    assert_eq!(config.alarms, Some(alarms), "they are on");
     assert_eq!(pipeline.options.retry, Default::default());
     assert_eq!(pipeline.options.window, Default::default());
 }
@@ -58,6 +63,18 @@ fn everything_can_be_said() {
         keep = "7d"
         every = "30s"
         archive = "/var/lib/app/archive"
+
+        [reconcile]
+        enabled = true
+        every = "1m"
+        older_than = "1h"
+        publish = false
+
+        [alarms]
+        enabled = true
+        lag = "30s"
+        dead_letters = 10
+        retained_wal = "1GiB"
 
         [[pipeline]]
         name = "orders"
@@ -97,6 +114,12 @@ fn everything_can_be_said() {
     assert_eq!(prune.keep, Duration::from_secs(7 * 24 * 3600));
     assert_eq!(prune.every, Duration::from_secs(30));
     assert_eq!(prune.archive.as_deref(), Some("/var/lib/app/archive".as_ref()));
+    let (minute, hour) = (Duration::from_secs(60), Duration::from_secs(3600));
+    let reconcile = ReconcileConfig { every: minute, older_than: hour, publish: false };
+    assert_eq!(config.reconcile, Some(reconcile));
+    let alarms =
+        AlarmConfig { lag: Duration::from_secs(30), dead_letters: 10, retained_wal: 1 << 30 };
+    assert_eq!(config.alarms, Some(alarms));
     let orders = &config.pipelines[0];
     assert_eq!(orders.progress, Progress::Cursor);
     assert_eq!(orders.aggregate_types, ["Order", "Invoice"]);
@@ -223,6 +246,29 @@ port = 8787
             "  fix: write an IP address of this host and a port: \"127.0.0.1:8787\"",
             "p.toml:41:1: unknown key `port` in [http]",
             "  fix: remove it; [http] has listen",
+        ],
+    );
+}
+
+#[test]
+fn what_a_relay_does_by_itself_can_be_switched_off() {
+    let off = format!("{MINIMAL}\n[reconcile]\nenabled = false\n[alarms]\nenabled = false\n");
+    let config = parse(&off);
+    assert_eq!((config.reconcile, config.alarms), (None, None));
+    let env = [("POSTRIDER_RECONCILE__ENABLED", "false"), ("POSTRIDER_ALARMS__LAG", "1m")];
+    let config = parse_with(MINIMAL, &env).unwrap_or_else(|problems| panic!("{problems}"));
+    assert_eq!(config.reconcile, None);
+    assert_eq!(config.alarms.unwrap().lag, Duration::from_secs(60));
+    assert_problems(
+        &format!("{MINIMAL}[reconcile]\nevery = \"0s\"\npublish = \"no\"\n[alarms]\nlaq = 1\n"),
+        &[],
+        &[
+            "p.toml:9:9: `every` cannot be \"0s\"",
+            "  fix: use 1s to 1d",
+            "p.toml:10:11: `publish` has to be true or false, and is a string",
+            "  fix: write publish = true",
+            "p.toml:12:1: unknown key `laq` in [alarms]",
+            "  fix: did you mean `lag`?",
         ],
     );
 }

@@ -1,5 +1,5 @@
-//! What a relay does beside its pipelines: it listens for hints, answers HTTP, hears of pauses, and
-//! looks after the size of the outbox.
+//! What a relay does beside its pipelines: it listens for hints, answers HTTP, hears of pauses, looks
+//! for missed events and for what an operator should know, and looks after the size of the outbox.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,10 +10,11 @@ use tokio::task::JoinSet;
 use tracing::info;
 
 use super::RelayError;
-use crate::config::{HttpConfig, PruneConfig, SourceConfig};
+use crate::config::{AlarmConfig, HttpConfig, PruneConfig, SourceConfig};
 use crate::hint::{Hint, HintSocket};
 use crate::pauses::{self, Known};
 use crate::prune;
+use crate::reconcile::schedule::{self, Net};
 use crate::shutdown::Shutdown;
 use crate::telemetry::server::Server;
 use crate::telemetry::{Telemetry, sample};
@@ -22,9 +23,15 @@ use crate::telemetry::{Telemetry, sample};
 pub(super) struct Beside {
     pub(super) source: SourceConfig,
     pub(super) http: Option<HttpConfig>,
+    pub(super) alarms: Option<AlarmConfig>,
+    /// What is done with the outbox; `None` leaves that to other relays.
+    pub(super) upkeep: Option<Upkeep>,
+}
+
+/// What a relay that stays does with its outbox.
+pub(super) struct Upkeep {
     pub(super) prune: Option<PruneConfig>,
-    /// The size of the outbox is looked after.
-    pub(super) upkeep: bool,
+    pub(super) net: Option<Net>,
 }
 
 /// An address that cannot be had.
@@ -43,7 +50,7 @@ impl Beside {
         pauses: watch::Sender<Known>,
         shutdown: Shutdown,
     ) -> Result<JoinSet<()>, CannotListen> {
-        let Self { source, http, prune, upkeep } = self;
+        let Self { source, http, alarms, upkeep } = self;
         let mut tasks = JoinSet::new();
         if let Some(address) = source.hint {
             let socket = HintSocket::bind(address).await;
@@ -62,10 +69,16 @@ impl Beside {
             let address = server.address().unwrap_or(listen);
             info!(%address, "serving /metrics, /livez and /readyz");
             tasks.spawn(server.serve(telemetry.clone(), shutdown.clone()));
-            tasks.spawn(sample::run(telemetry.clone(), source.clone(), shutdown.clone()));
+        }
+        if http.is_some() || alarms.is_some() {
+            let (telemetry, source) = (telemetry.clone(), source.clone());
+            tasks.spawn(sample::run(telemetry, source, alarms, shutdown.clone()));
         }
         tasks.spawn(pauses::follow(source.clone(), pauses, shutdown.clone()));
-        if upkeep {
+        if let Some(Upkeep { prune, net }) = upkeep {
+            if let Some(net) = net {
+                tasks.spawn(schedule::run(net, telemetry.clone(), shutdown.clone()));
+            }
             tasks.spawn(prune::run(source, prune, shutdown));
         }
         Ok(tasks)

@@ -6,7 +6,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::SystemTime;
 
+use super::Reconciled;
 use super::counters::Counters;
 use super::health::Condition;
 use super::histogram::Snapshot;
@@ -14,18 +16,26 @@ use super::page::Page;
 use super::watched::{Stage, Watched};
 use crate::admin::{OutboxStatus, PipelineStatus};
 use crate::failure::FailureKind;
+use crate::reconcile::MissedKind;
 use crate::slots::SlotStatus;
 
 const COUNTER: &str = "counter";
 const GAUGE: &str = "gauge";
 const HISTOGRAM: &str = "histogram";
 
+/// What was found in the database.
+#[derive(Default)]
+pub(super) struct Looked<'l> {
+    pub(super) sampled: Option<&'l OutboxStatus>,
+    pub(super) sample_failures: u64,
+    pub(super) reconciled: Option<Reconciled>,
+    pub(super) reconcile_failures: u64,
+    pub(super) given_back: u64,
+}
+
 /// The page, of what the pipelines count and what was last found in the database.
-pub(super) fn page(
-    shards: &[Arc<Watched>],
-    sampled: Option<&OutboxStatus>,
-    sample_failures: u64,
-) -> String {
+pub(super) fn page(shards: &[Arc<Watched>], looked: &Looked<'_>) -> String {
+    let &Looked { sampled, sample_failures, .. } = looked;
     let mut page = Page::default();
     page.metric("outbox_build_info", GAUGE, "Always 1; the version of the relay.");
     page.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1.0);
@@ -33,6 +43,7 @@ pub(super) fn page(
     pipelines.counted(&mut page);
     pipelines.conditions(&mut page);
     leases(shards, &mut page);
+    missed(&pipelines, looked, &mut page);
     let name = "outbox_sample_failures_total";
     page.metric(name, COUNTER, "Looks at the database for the metrics below that failed.");
     page.sample(&[], sample_failures as f64);
@@ -156,6 +167,31 @@ fn leases(shards: &[Arc<Watched>], page: &mut Page) {
     }
 }
 
+fn missed(pipelines: &Pipelines<'_>, looked: &Looked<'_>, page: &mut Page) {
+    let help = "Looks for missed events that failed.";
+    page.metric("outbox_reconcile_failures_total", COUNTER, help);
+    page.sample(&[], looked.reconcile_failures as f64);
+    let help = "Missed events that were given back, and so published.";
+    page.metric("outbox_given_back_events_total", COUNTER, help);
+    page.sample(&[], looked.given_back as f64);
+    let help = "When this relay last looked for missed events.";
+    page.metric("outbox_reconcile_last_run_timestamp_seconds", GAUGE, help);
+    if let Some(reconciled) = &looked.reconciled {
+        let at = reconciled.at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        page.sample(&[], at.as_secs_f64());
+    }
+    let help = "Events that should have been published long ago and were not, counted up to 1000.";
+    page.metric("outbox_missed_events", GAUGE, help);
+    if let Some(reconciled) = &looked.reconciled {
+        for pipeline in pipelines.names() {
+            for kind in MissedKind::ALL {
+                let labels = [("pipeline", pipeline), ("kind", kind.as_str())];
+                page.sample(&labels, reconciled.missed(pipeline, kind) as f64);
+            }
+        }
+    }
+}
+
 fn waiting(found: &[(&str, &PipelineStatus)], page: &mut Page) {
     let mut each = |name, help: &str, value: fn(&PipelineStatus) -> f64| {
         page.metric(name, GAUGE, help);
@@ -202,7 +238,7 @@ fn slots(found: &[(&str, &PipelineStatus)], page: &mut Page) {
 }
 
 /// The status of a pipeline. The one without progress stands for any that never ran.
-fn of_pipeline<'s>(status: &'s OutboxStatus, name: &str) -> Option<&'s PipelineStatus> {
+pub(super) fn of_pipeline<'s>(status: &'s OutboxStatus, name: &str) -> Option<&'s PipelineStatus> {
     let mut pipelines = status.pipelines.iter();
     pipelines.find(|it| it.name == name || it.progress.is_none())
 }
@@ -285,7 +321,7 @@ mod tests {
         shards[1].set(Stage::StandingBy);
         shards[2].ended(&Err(crate::relay::RelayError::Panicked));
         assert_has(
-            &page(&shards, None, 4),
+            &page(&shards, &Looked { sample_failures: 4, ..Looked::default() }),
             &[
                 "outbox_published_total{pipeline=\"orders\"} 5",
                 "outbox_published_total{pipeline=\"mails\"} 10",
@@ -311,7 +347,7 @@ mod tests {
         let unlimited = status("mails", Some("cursor"), Some(slot(None)));
         let stranger = status("stranger", Some("cursor"), None);
         let sampled = outbox(vec![limited, unlimited, stranger]);
-        let page = page(&shards(), Some(&sampled), 0);
+        let page = page(&shards(), &Looked { sampled: Some(&sampled), ..Looked::default() });
         assert_has(
             &page,
             &[
@@ -337,7 +373,7 @@ mod tests {
         let mut missing = slot(None);
         (missing.state, missing.retained_bytes) = (SlotState::Missing, None);
         let sampled = outbox(vec![status("default", None, Some(missing))]);
-        let page = page(&shards(), Some(&sampled), 0);
+        let page = page(&shards(), &Looked { sampled: Some(&sampled), ..Looked::default() });
         assert_has(
             &page,
             &[

@@ -1,5 +1,6 @@
 //! Looks at the database for the metrics that only it can tell, in the background: a scrape never
-//! waits for it, and however many there are, they cost the database nothing.
+//! waits for it, and however many there are, they cost the database nothing. Alarms look at what was
+//! found.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,8 +9,9 @@ use tokio::time::{sleep, timeout};
 use tracing::warn;
 
 use super::Telemetry;
+use super::alarms::Alarms;
 use crate::admin::{Admin, OutboxStatus};
-use crate::config::SourceConfig;
+use crate::config::{AlarmConfig, SourceConfig};
 use crate::shutdown::Shutdown;
 use crate::source::{SourceError, SourceErrorKind};
 use crate::sources;
@@ -24,13 +26,23 @@ const FAILURES_TOLD: u32 = 3;
 const LOOK_MAX: Duration = Duration::from_secs(10);
 
 /// Looks until a stop is asked for. An error is counted and tried again.
-pub(crate) async fn run(telemetry: Arc<Telemetry>, source: SourceConfig, mut shutdown: Shutdown) {
+pub(crate) async fn run(
+    telemetry: Arc<Telemetry>,
+    source: SourceConfig,
+    alarms: Option<AlarmConfig>,
+    mut shutdown: Shutdown,
+) {
+    let mut alarms = alarms.map(Alarms::new);
     let looking = async {
         let mut admin = None;
         let (mut pause, mut failures) = (FIRST_PAUSE, 0);
         loop {
             match timeout(LOOK_MAX, look(&source, &mut admin)).await.unwrap_or_else(|_| late()) {
                 Ok(status) => {
+                    if let Some(alarms) = &mut alarms {
+                        let missed = telemetry.last_reconciled();
+                        alarms.look(&telemetry.pipelines(), &status, missed.as_ref());
+                    }
                     telemetry.sampled(status);
                     (pause, failures) = (SAMPLE_EVERY, 0);
                 }
@@ -39,7 +51,10 @@ pub(crate) async fn run(telemetry: Arc<Telemetry>, source: SourceConfig, mut shu
                     telemetry.not_sampled();
                     failures += 1;
                     if failures == FAILURES_TOLD {
-                        warn!(error = error.details(), "no metrics of what waits in the outbox");
+                        warn!(
+                            error = error.details(),
+                            "no metrics of what waits in the outbox, and no alarms"
+                        );
                     }
                 }
             }

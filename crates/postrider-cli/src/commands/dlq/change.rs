@@ -12,12 +12,20 @@ use crate::cli::OutboxArgs;
 use crate::error::{CliError, Code};
 use crate::outbox::Outbox;
 use crate::output::Output;
+use crate::progress::Progress;
 
-pub(crate) const EXAMPLES: &str = "\
+pub(crate) const RETRY_EXAMPLES: &str = "\
 Examples:
   postrider dlq retry 0197f3c2-5d1e-7000-8000-000000000002 --from \"$DATABASE_URL\"
   postrider dlq retry --all --error \"503\" --since 2h --dry-run --config postrider.toml
   postrider dlq retry --all --type OrderPaid --yes --config postrider.toml";
+
+pub(crate) const DISCARD_EXAMPLES: &str = "\
+Examples:
+  postrider dlq discard 0197f3c2-5d1e-7000-8000-000000000002 --from \"$DATABASE_URL\"
+  postrider dlq discard --all --type OrderPaid --until 30d --dry-run --config postrider.toml
+
+To have them elsewhere first: postrider dlq export";
 
 /// How many dead letters are read at a time when they are counted.
 const PAGE: usize = 1_000;
@@ -89,7 +97,8 @@ pub(crate) async fn run(change: Change, args: &ChangeArgs, output: Output) -> Re
     }
     let outbox = Outbox::find(&args.outbox)?;
     let admin = outbox.admin().await?;
-    let matches = find(&*admin, &selection).await?;
+    let looking = find(&*admin, &selection);
+    let matches = Progress::new(output).during(|| "looking".to_owned(), looking).await?;
     let not_found: Vec<&str> = args
         .event_ids
         .iter()
@@ -104,9 +113,12 @@ pub(crate) async fn run(change: Change, args: &ChangeArgs, output: Output) -> Re
             let instead = "add --yes, or look first with --dry-run";
             output.confirm(&question(change, count), instead)?;
         }
+        let (verb, all) = (change.verb(), matches.count);
+        let text = || format!("{verb}: {all} {}", letters(all));
+        let progress = Progress::new(output);
         count = match change {
-            Change::Retry => admin.retry(&selection).await?,
-            Change::Discard => admin.discard(&selection).await?,
+            Change::Retry => progress.during(text, admin.retry(&selection)).await?,
+            Change::Discard => progress.during(text, admin.discard(&selection)).await?,
         };
     }
     if output.is_json() || count > 0 || not_found.is_empty() {
@@ -122,11 +134,15 @@ pub(crate) async fn run(change: Change, args: &ChangeArgs, output: Output) -> Re
 }
 
 fn question(change: Change, count: u64) -> String {
-    let letters = if count == 1 { "dead letter" } else { "dead letters" };
+    let letters = letters(count);
     match change {
         Change::Retry => format!("retry {count} {letters}?"),
         Change::Discard => format!("discard {count} {letters} for good?"),
     }
+}
+
+fn letters(count: u64) -> &'static str {
+    if count == 1 { "dead letter" } else { "dead letters" }
 }
 
 fn tell(
@@ -147,7 +163,7 @@ fn tell(
             dead_letters: shown.iter().map(LetterObject::new).collect(),
         });
     }
-    let letters = if count == 1 { "dead letter" } else { "dead letters" };
+    let letters = letters(count);
     if count == 0 {
         output.talk("no dead letters");
     } else if args.dry_run {

@@ -14,6 +14,7 @@ use crate::cli::OutboxArgs;
 use crate::error::{CliError, Code};
 use crate::outbox::{Outbox, shell_word};
 use crate::output::Output;
+use crate::progress::Progress;
 use crate::signals::stop_on_signal;
 
 pub(crate) const EXAMPLES: &str = "\
@@ -66,11 +67,13 @@ pub(crate) async fn run(args: &ExportArgs, output: Output) -> Result<(), CliErro
         None => To::Stdout(output),
     };
     let (mut exported, mut after) = (0, args.after);
+    let mut progress = Progress::new(output);
     loop {
         let page = admin.dead_letter_details(&selection, after, PAGE).await?;
         let Some(last) = page.last() else { break };
         to.write(&page)?;
         exported += page.len() as u64;
+        progress.show(|_| format!("{exported} dead letters"));
         after = Some(last.letter.cursor);
         if shutdown.is_requested() {
             let mut fix = format!("go on: postrider dlq export {}", outbox.flags);

@@ -14,6 +14,11 @@ use crate::outbox::Outbox;
 use crate::output::{Output, plain};
 use crate::time::rfc3339;
 
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  postrider dlq show 0197f3c2-5d1e-7000-8000-000000000002 --config postrider.toml
+  postrider dlq show 0197f3c2-5d1e-7000-8000-000000000002 --json --config postrider.toml | jq .payload";
+
 /// The arguments of `postrider dlq show`.
 #[derive(Args, Debug)]
 pub(crate) struct ShowArgs {

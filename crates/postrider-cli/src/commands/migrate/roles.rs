@@ -9,8 +9,13 @@ use crate::error::CliError;
 use crate::outbox::Outbox;
 use crate::output::Output;
 
+const EXAMPLES: &str = "\
+Examples:
+  postrider migrate roles --prefix shop --from postgres://shop@localhost/shop | psql";
+
 /// The arguments of `postrider migrate roles`.
 #[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct RolesArgs {
     #[command(flatten)]
     outbox: OutboxArgs,

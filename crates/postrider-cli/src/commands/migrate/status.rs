@@ -11,8 +11,14 @@ use crate::outbox::Outbox;
 use crate::output::{Output, plain, table};
 use crate::time::rfc3339;
 
+const EXAMPLES: &str = "\
+Examples:
+  postrider migrate status --from postgres://shop@localhost/shop
+  postrider migrate status --json --config postrider.toml";
+
 /// The arguments of `postrider migrate status`.
 #[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct StatusArgs {
     #[command(flatten)]
     outbox: OutboxArgs,

@@ -9,8 +9,14 @@ use crate::error::{CliError, Code};
 use crate::outbox::Outbox;
 use crate::output::{Output, plain};
 
+const EXAMPLES: &str = "\
+Examples:
+  postrider migrate verify --from postgres://shop@localhost/shop
+  postrider migrate verify --json --config postrider.toml";
+
 /// The arguments of `postrider migrate verify`.
 #[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct VerifyArgs {
     #[command(flatten)]
     outbox: OutboxArgs,

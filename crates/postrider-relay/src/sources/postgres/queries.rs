@@ -30,7 +30,9 @@ use super::row::LIMITS;
 use super::table::Table;
 use crate::sources::Shard;
 
-pub(super) use self::admin::{AdminQueries, MISSING_TABLES, ONE_SNAPSHOT, WRITTEN, pipelines};
+pub(super) use self::admin::{
+    AdminQueries, MISSING_TABLES, ONE_SNAPSHOT, Shown, WRITTEN, pipelines,
+};
 pub(super) use self::events::EventQueries;
 pub(super) use self::prune::{CUTOFF, Order, PruneQueries, column as pruning};
 pub(super) use self::reconcile::ReconcileQueries;
@@ -708,6 +710,16 @@ fn nothing_before(failures: &str) -> String {
         "(NOT f.blocks OR NOT EXISTS (SELECT FROM {failures} AS e WHERE e.pipeline = f.pipeline
          AND e.aggregate_type = f.aggregate_type AND e.aggregate_id = f.aggregate_id
          AND e.seq < f.seq AND e.blocks))"
+    )
+}
+
+/// Whether an operator has stopped a pipeline, or this key of it.
+fn paused(outbox: &TableName, pipeline: &str, aggregate_type: &str, aggregate_id: &str) -> String {
+    let pauses = outbox.pauses().quoted();
+    format!(
+        "EXISTS (SELECT FROM {pauses} AS p WHERE p.pipeline IN ({pipeline}, '*')
+         AND (p.aggregate_type = ''
+           OR p.aggregate_type = {aggregate_type} AND p.aggregate_id = {aggregate_id}))"
     )
 }
 

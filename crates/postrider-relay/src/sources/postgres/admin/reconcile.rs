@@ -10,7 +10,9 @@ use tokio_postgres::types::Type;
 
 use super::super::connection::Param;
 use super::super::error::Trouble;
+use super::super::queries::{FEW_ROWS, ONE_SNAPSHOT};
 use super::PostgresAdmin;
+use super::status::{Checkpoint, ahead};
 use crate::reconcile::{Missed, MissedKind, Reconcile};
 use crate::source::SourceError;
 use crate::sources::Progress;
@@ -54,21 +56,33 @@ impl PostgresAdmin {
         let params: [Param<'_>; 3] =
             [(&age, Type::INT8), (&limit, Type::INT8), (&types, Type::TEXT_ARRAY)];
         let sql = &self.reconcile;
+        let mut tx = self.connection.begin().await?;
+        tx.batch(ONE_SNAPSHOT).await?;
+        tx.batch(FEW_ROWS).await?;
         let mut missed = Vec::new();
         for (kind, sql) in
             [(MissedKind::Forgotten, &sql.forgotten), (MissedKind::Overdue, &sql.overdue)]
         {
-            for row in self.connection.query(sql, &params[..2]).await? {
+            for row in tx.query(sql, &params[..2]).await? {
                 missed.push(read(&row, kind)?);
             }
         }
-        for row in self.connection.query(&sql.unmarked, &params).await? {
+        for row in tx.query(&sql.unmarked, &params).await? {
             let kind = match row.try_get(6)? {
                 true => MissedKind::Overtaken,
                 false => MissedKind::Unpublished,
             };
             missed.push(read(&row, kind)?);
         }
+        for row in tx.query(&self.sql.checkpoints, &[]).await? {
+            let checkpoint = Checkpoint::read(&row)?;
+            if checkpoint.progress == Progress::Cursor.as_str() {
+                for row in ahead(&mut tx, &self.sql, &checkpoint, limit, Some(age)).await? {
+                    missed.push(read(&row, MissedKind::Unpublished)?);
+                }
+            }
+        }
+        tx.commit().await?;
         missed.sort_by_key(|it| (it.kind, it.position));
         Ok(missed)
     }

@@ -9,7 +9,7 @@ use tokio_postgres::types::Type;
 
 use super::super::connection::{Connection, Param, Transaction};
 use super::super::error::Trouble;
-use super::super::queries::{AdminQueries, FEW_ROWS, ONE_SNAPSHOT, WRITTEN};
+use super::super::queries::{AdminQueries, FEW_ROWS, ONE_SNAPSHOT, Shown, WRITTEN};
 use crate::admin::{COUNT_MAX, LeaseStatus, OutboxStatus, PipelineStatus};
 use crate::sources::{Progress, Shard};
 
@@ -40,9 +40,9 @@ pub(super) async fn status(
 }
 
 /// The progress of a pipeline in one shard.
-struct Checkpoint {
+pub(super) struct Checkpoint {
     pipeline: String,
-    progress: String,
+    pub(super) progress: String,
     shard: Shard,
     settled_at: Option<SystemTime>,
     /// The first transaction that the base does not see, and those before it that it does not
@@ -60,7 +60,7 @@ struct Tick {
 }
 
 impl Checkpoint {
-    fn read(row: &Row) -> Result<Self, tokio_postgres::Error> {
+    pub(super) fn read(row: &Row) -> Result<Self, tokio_postgres::Error> {
         let number = |index: usize| {
             let number: i32 = row.try_get(index)?;
             Ok(u32::try_from(number).unwrap_or(0))
@@ -100,7 +100,9 @@ async fn pipeline_status(
         true => {
             let mut waiting = Waiting::default();
             for shard in shards {
-                waiting.add(&ahead(tx, sql, shard, &name).await?);
+                for row in ahead(tx, sql, shard, MAX, None).await? {
+                    waiting.add(&Waiting::read(&[row])?);
+                }
             }
             waiting
         }
@@ -126,36 +128,37 @@ async fn pipeline_status(
     })
 }
 
-/// What a cursor has before it in one shard.
-async fn ahead(
+/// What a cursor has before it in one shard, up to a limit: how much, in each of two parts; or, if
+/// an age in microseconds is given, the events that are older.
+pub(super) async fn ahead(
     tx: &mut Transaction<'_>,
     sql: &AdminQueries,
     checkpoint: &Checkpoint,
-    pipeline: &String,
-) -> Result<Waiting, Trouble> {
-    let Checkpoint { shard, base, tick, beyond, .. } = checkpoint;
+    limit: i64,
+    older_than: Option<i64>,
+) -> Result<Vec<Row>, Trouble> {
+    let Checkpoint { pipeline, shard, base, tick, beyond, .. } = checkpoint;
+    let shown = if older_than.is_some() { Shown::Events } else { Shown::Count };
+    let age = older_than.as_ref().map(|age| -> Param<'_> { (age, Type::INT8) });
     let (unseen, under_way) = tick.as_ref().map_or(base, |tick| &tick.end);
     let position = tick.as_ref().map(|tick| tick.position);
-    let params: [Param<'_>; 6] = [
-        (&MAX, Type::INT8),
-        (pipeline, Type::TEXT),
-        (beyond, Type::TEXT),
+    let of_all: [Param<'_>; 3] =
+        [(&limit, Type::INT8), (pipeline, Type::TEXT), (beyond, Type::TEXT)];
+    let mut params = of_all.to_vec();
+    params.extend::<[Param<'_>; 3]>([
         (unseen, Type::TEXT),
         (under_way, Type::TEXT_ARRAY),
         (&position, Type::INT8),
-    ];
-    let mut waiting = Waiting::read(&tx.query(&sql.unseen(*shard), &params).await?)?;
+    ]);
+    params.extend(age.clone());
+    let mut rows = tx.query(&sql.unseen(*shard, shown), &params).await?;
     if let Some(tick) = tick {
-        let params: [Param<'_>; 5] = [
-            (&MAX, Type::INT8),
-            (pipeline, Type::TEXT),
-            (beyond, Type::TEXT),
-            (&tick.base, Type::TEXT),
-            (&tick.position, Type::INT8),
-        ];
-        waiting.add(&Waiting::read(&tx.query(&sql.after(*shard), &params).await?)?);
+        let mut params = of_all.to_vec();
+        params.extend::<[Param<'_>; 2]>([(&tick.base, Type::TEXT), (&tick.position, Type::INT8)]);
+        params.extend(age);
+        rows.extend(tx.query(&sql.after(*shard, shown), &params).await?);
     }
-    Ok(waiting)
+    Ok(rows)
 }
 
 /// Rows that wait to be published.

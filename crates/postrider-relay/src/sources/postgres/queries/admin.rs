@@ -7,7 +7,7 @@ use postrider::schema::TableName;
 
 use super::super::table::Table;
 use super::prune::rfc3339;
-use super::{lock_failures, mend, of_shard};
+use super::{lock_failures, mend, of_shard, paused};
 use crate::sources::Shard;
 
 /// The statements of an operator.
@@ -15,6 +15,8 @@ use crate::sources::Shard;
 pub(in super::super) struct AdminQueries {
     table: Table,
     failures: String,
+    /// `$2` pipeline: whether an operator has stopped it, or the key of the row `o` in it.
+    paused: String,
     /// Pipeline, progress, shard, shards, last settlement; of a cursor's base the end and what was
     /// under way then; whether a tick is under way, and then the base, the tick's end, what was
     /// under way then, and the position in it; what is settled beyond.
@@ -42,6 +44,35 @@ pub(in super::super) struct AdminQueries {
     pub(in super::super) discard: String,
     /// `$1` pipeline, `$2` aggregate types, `$3` ids.
     pub(in super::super) mend: String,
+}
+
+/// What is shown of the rows that a cursor has before it.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) enum Shown {
+    /// How many there are, and the age of the oldest in microseconds.
+    Count,
+    /// Those that are older than so many microseconds and not paused, as events that were missed:
+    /// pipeline, seq, id, aggregate type and id, since.
+    Events,
+}
+
+impl Shown {
+    fn columns(self) -> &'static str {
+        match self {
+            Self::Count => "SELECT count(*), max(o.age)",
+            Self::Events => {
+                "SELECT $2, o.seq, o.id, coalesce(o.aggregate_type, ''),
+                   coalesce(o.aggregate_id, ''), o.created_at"
+            }
+        }
+    }
+
+    fn end(self, age: &str, paused: &str) -> String {
+        match self {
+            Self::Count => String::new(),
+            Self::Events => format!(" AND o.age > {age}::bigint AND NOT {paused} ORDER BY o.seq"),
+        }
+    }
 }
 
 /// `$1` names of tables, quoted: those that are missing.
@@ -120,53 +151,68 @@ impl AdminQueries {
                 "DELETE FROM {failures} WHERE ordinal = ANY($1) AND state = 'parked' {changed}"
             ),
             mend: mend(outbox),
+            paused: paused(outbox, "$2", "o.aggregate_type", "o.aggregate_id"),
             failures,
             table,
         }
     }
 
     /// `$1` limit, `$2` pipeline, `$3` beyond, `$4` a snapshot's end, `$5` what was under way then,
-    /// `$6` a position or NULL: how many rows of a shard the snapshot does not see, up to that
-    /// position, and the age of the oldest in microseconds.
-    pub(in super::super) fn unseen(&self, shard: Shard) -> String {
+    /// `$6` a position or NULL, and `$7` with [`Shown::Events`]: the rows of a shard that the
+    /// snapshot does not see, up to that position.
+    pub(in super::super) fn unseen(&self, shard: Shard, shown: Shown) -> String {
         let (table, xid) = (&self.table, self.table.select("o", "xid"));
         let rows = |condition: &str| {
             format!(
-                "(SELECT {} AS age, {}::bigint AS seq, {} AS aggregate_type, {} AS aggregate_id
-                 FROM {} AS o WHERE {condition} AND {} LIMIT $1)",
-                age(table),
-                table.select("o", "seq"),
-                table.text("o", "aggregate_type"),
-                table.text("o", "aggregate_id"),
+                "(SELECT {} FROM {} AS o WHERE {condition} AND {} LIMIT $1)",
+                self.columns(),
                 table.quoted(),
                 unpublished(table)
             )
         };
         format!(
-            "SELECT count(*), max(o.age) FROM ({} UNION ALL {}) AS o
-             WHERE ($6::bigint IS NULL OR o.seq <= $6){}{}",
+            "{} FROM ({} UNION ALL {}) AS o WHERE ($6::bigint IS NULL OR o.seq <= $6){}{}{}",
+            shown.columns(),
             rows(&format!("{xid} >= $4::text::xid8")),
             rows(&format!("{xid} = ANY($5::text[]::xid8[])")),
             of_shard(shard, "o.aggregate_type", "o.aggregate_id"),
-            self.not_settled("o.seq")
+            self.not_settled("o.seq"),
+            shown.end("$7", &self.paused)
         )
     }
 
-    /// `$1` limit, `$2` pipeline, `$3` beyond, `$4` base, `$5` position: how many rows of a shard
-    /// come after the position, and the age of the oldest in microseconds.
-    pub(in super::super) fn after(&self, shard: Shard) -> String {
+    /// `$1` limit, `$2` pipeline, `$3` beyond, `$4` base, `$5` position, and `$6` with
+    /// [`Shown::Events`]: the rows of a shard that come after the position.
+    pub(in super::super) fn after(&self, shard: Shard, shown: Shown) -> String {
         let (table, seq) = (&self.table, self.table.select("o", "seq"));
         format!(
-            "SELECT count(*), max(u.age) FROM (SELECT {} AS age FROM {} AS o
+            "{} FROM (SELECT {} FROM {} AS o
              WHERE {} AND {seq} > $5
              AND NOT pg_visible_in_snapshot({}, (SELECT $4::text::pg_snapshot)){}{}
-             ORDER BY {seq} LIMIT $1) AS u",
-            age(table),
+             ORDER BY {seq} LIMIT $1) AS o WHERE true{}",
+            shown.columns(),
+            self.columns(),
             table.quoted(),
             unpublished(table),
             table.select("o", "xid"),
             of_shard(shard, &table.text("o", "aggregate_type"), &table.text("o", "aggregate_id")),
-            self.not_settled(&format!("{seq}::bigint"))
+            self.not_settled(&format!("{seq}::bigint")),
+            shown.end("$6", &self.paused)
+        )
+    }
+
+    /// What is told of a row that a cursor has before it.
+    fn columns(&self) -> String {
+        let table = &self.table;
+        format!(
+            "{} AS age, {}::bigint AS seq, coalesce({}, '') AS id, {} AS aggregate_type,
+             {} AS aggregate_id, {} AS created_at",
+            age(table),
+            table.select("o", "seq"),
+            table.copy("o", "id"),
+            table.text("o", "aggregate_type"),
+            table.text("o", "aggregate_id"),
+            table.time("o", "created_at")
         )
     }
 

@@ -3,10 +3,13 @@
 use postrider::schema::TableName;
 
 use super::super::table::Table;
-use super::{FAILURE_COLUMNS, OR_AGAIN, lock_failures, mend, nothing_before};
+use super::{FAILURE_COLUMNS, OR_AGAIN, lock_failures, mend, nothing_before, paused};
+use crate::admin::COUNT_MAX;
 
 /// How many rows behind one are looked at to tell whether it was overtaken.
 const BEHIND: u32 = 100;
+/// How many rows are looked at, the oldest first: a backlog is not read through.
+const ROWS: u32 = 10_000;
 
 /// The statements that look for events that were missed.
 #[derive(Debug)]
@@ -35,27 +38,26 @@ pub(in super::super) struct ReconcileQueries {
 impl ReconcileQueries {
     pub(in super::super) fn new(table: &Table, outbox: &TableName) -> Self {
         let (name, seq) = (table.quoted(), table.select("o", "seq"));
-        let (failures, pauses) = (outbox.failures().quoted(), outbox.pauses().quoted());
-        let checkpoints = outbox.checkpoints().quoted();
+        let (failures, checkpoints) = (outbox.failures().quoted(), outbox.checkpoints().quoted());
         let is_first = nothing_before(&failures);
         let ago = "clock_timestamp() - $1 * interval '1 microsecond'";
         let aside = |since: &str, condition: &str| {
             format!(
                 "SELECT f.pipeline, f.seq, coalesce(f.id, ''), coalesce(f.aggregate_type, ''),
                    coalesce(f.aggregate_id, ''), {since}
-                 FROM {failures} AS f WHERE {condition} AND {since} < {ago} AND {is_first}
-                 ORDER BY f.pipeline, f.seq LIMIT $2"
+                 FROM (SELECT * FROM {failures} AS f WHERE {condition} AND {since} < {ago}
+                   LIMIT {COUNT_MAX}) AS f
+                 WHERE {is_first} ORDER BY f.pipeline, f.seq LIMIT $2"
             )
         };
-        let paused = format!(
-            "EXISTS (SELECT FROM {pauses} AS p WHERE p.pipeline IN (f.pipeline, '*')
-             AND (p.aggregate_type = ''
-               OR p.aggregate_type = f.aggregate_type AND p.aggregate_id = f.aggregate_id))"
-        );
         let unpublished = match table.has("published_at") {
             true => format!("{} IS NULL", table.select("o", "published_at")),
             false => "true".to_owned(),
         };
+        let pipeline = format!(
+            "coalesce((SELECT min(c.pipeline) FROM {checkpoints} AS c
+             WHERE c.progress <> 'cursor'), 'default')"
+        );
         let created_at = table.time("o", "created_at");
         let deliver_after = table.time("o", "deliver_after");
         let text = |column| table.text("o", column);
@@ -86,21 +88,28 @@ impl ReconcileQueries {
                 "f.set_aside_at",
                 "f.blocks AND f.state <> 'parked' AND f.due_at IS NULL",
             ),
-            overdue: aside("f.due_at", &format!("f.due_at IS NOT NULL AND NOT {paused}")),
+            overdue: aside(
+                "f.due_at",
+                &format!(
+                    "f.due_at IS NOT NULL AND NOT {}",
+                    paused(outbox, "f.pipeline", "f.aggregate_type", "f.aggregate_id")
+                ),
+            ),
             unmarked: format!(
-                "SELECT coalesce((SELECT min(c.pipeline) FROM {checkpoints} AS c
-                     WHERE c.progress <> 'cursor'), 'default'),
-                   {seq}::bigint, coalesce({}, ''), coalesce({}, ''), coalesce({}, ''),
-                   {created_at}, {overtaken}
-                 FROM {name} AS o WHERE {unpublished} AND {created_at} < {ago}
-                 AND coalesce({deliver_after} < {ago}, true)
-                 AND ($3::text[] IS NULL OR {} = ANY($3))
-                 AND NOT EXISTS (SELECT FROM {checkpoints} WHERE progress = 'cursor')
+                "SELECT {pipeline}, {seq}::bigint, coalesce({}, ''), coalesce({}, ''),
+                   coalesce({}, ''), {created_at}, {overtaken}
+                 FROM (SELECT o.* FROM {name} AS o
+                   WHERE {unpublished} AND ($3::text[] IS NULL OR {} = ANY($3))
+                   AND NOT EXISTS (SELECT FROM {checkpoints} WHERE progress = 'cursor')
+                   ORDER BY {seq} LIMIT {ROWS}) AS o
+                 WHERE {created_at} < {ago} AND coalesce({deliver_after} < {ago}, true)
+                 AND NOT {}
                  ORDER BY {seq} LIMIT $2",
                 table.copy("o", "id"),
                 text("aggregate_type"),
                 text("aggregate_id"),
                 text("aggregate_type"),
+                paused(outbox, &pipeline, &text("aggregate_type"), &text("aggregate_id")),
             ),
             lock_failures: lock_failures(outbox),
             set_aside: format!(

@@ -134,12 +134,8 @@ fn life(
         (None, Some((.., event))) => (event.clone(), None, false),
         (None, None) => return Ok(None),
     };
-    let checkpoints = snapshot
-        .prepare(&sql.checkpoints)?
-        .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?
-        .collect::<rusqlite::Result<Vec<(String, String, i64, String)>>>()?;
     let mut pipelines = Vec::new();
-    for (pipeline, progress, position, beyond) in checkpoints {
+    for (pipeline, progress, position, beyond) in checkpoints(&snapshot, shared)? {
         let at_its_own = aside.iter().find(|(other, ..)| *other == pipeline);
         let is_beyond = parse_beyond(&beyond)
             .iter()
@@ -173,6 +169,16 @@ fn life(
         pipelines.push(InPipeline { pipeline, standing, ahead: ahead as u64, behind });
     }
     Ok(Some(EventLife { event, in_outbox, pipelines }))
+}
+
+/// Pipeline, progress, position and what is settled beyond it.
+pub(super) fn checkpoints(
+    conn: &Connection,
+    shared: &Shared,
+) -> rusqlite::Result<Vec<(String, String, i64, String)>> {
+    conn.prepare(&shared.events.checkpoints)?
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?
+        .collect()
 }
 
 /// What is wanted, as the statements take it.

@@ -5,11 +5,12 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use postrider::{Key, timestamp};
-use rusqlite::{OptionalExtension, Row, Transaction, TransactionBehavior, params};
+use rusqlite::{Connection, OptionalExtension, Row, Transaction, TransactionBehavior, params};
 
+use super::super::frontier::parse_beyond;
 use super::super::keys::Keys;
 use super::super::queries;
-use super::{SqliteAdmin, shown, time};
+use super::{Shared, SqliteAdmin, events, shown, time};
 use crate::reconcile::{Missed, MissedKind, Reconcile};
 use crate::source::SourceError;
 use crate::sources::Progress;
@@ -52,6 +53,7 @@ impl Reconcile for SqliteAdmin {
                 read(row, kind)
             })?;
             missed.extend(rows.collect::<rusqlite::Result<Vec<_>>>()?);
+            missed.extend(before_cursors(&snapshot, shared, &then, limit)?);
             missed.sort_by_key(|it| (it.kind, it.position));
             Ok(missed)
         })
@@ -93,6 +95,35 @@ impl Reconcile for SqliteAdmin {
         })
         .await
     }
+}
+
+/// What cursors have before them and did not settle.
+fn before_cursors(
+    conn: &Connection,
+    shared: &Shared,
+    then: &str,
+    limit: i64,
+) -> rusqlite::Result<Vec<Missed>> {
+    let mut missed = Vec::new();
+    for (pipeline, progress, position, beyond) in events::checkpoints(conn, shared)? {
+        if progress != Progress::Cursor.as_str() {
+            continue;
+        }
+        let settled = parse_beyond(&beyond);
+        let mut statement = conn.prepare(&shared.reconcile.ahead)?;
+        let rows = statement.query_map(params![then, limit, pipeline, position], |row| {
+            read(row, MissedKind::Unpublished)
+        })?;
+        for it in rows {
+            let it = it?;
+            let is_settled =
+                settled.iter().any(|stretch| (stretch.first..=stretch.last).contains(&it.position));
+            if !is_settled {
+                missed.push(it);
+            }
+        }
+    }
+    Ok(missed)
 }
 
 fn read(row: &Row<'_>, kind: MissedKind) -> rusqlite::Result<Missed> {

@@ -2,10 +2,13 @@
 
 use postrider::schema::TableName;
 
-use super::{EVENT_COLUMNS, HAS_COME, nothing_before};
+use super::{EVENT_COLUMNS, HAS_COME, not_set_aside, nothing_before};
+use crate::admin::COUNT_MAX;
 
 /// How many rows behind one are looked at to tell whether it was overtaken.
 const BEHIND: u32 = 100;
+/// How many rows are looked at, the oldest first: a backlog is not read through.
+const ROWS: u32 = 10_000;
 
 /// The statements that look for events that were missed.
 #[derive(Debug)]
@@ -17,6 +20,9 @@ pub(in super::super) struct ReconcileQueries {
     /// `?1` and `?2` the same, `?3` a JSON array of aggregate types or NULL, `?4` an age in days: the
     /// same columns, and whether it was overtaken.
     pub(in super::super) unmarked: String,
+    /// `?1` and `?2` the same, `?3` pipeline, `?4` position: rows that a cursor has before it, with
+    /// the same columns.
+    pub(in super::super) ahead: String,
     /// `?1` pipeline, `?2` seq, `?3` now: a row becomes due now; answers its number.
     pub(in super::super) set_aside: String,
     /// `?1` seq, `?2` now.
@@ -35,14 +41,22 @@ impl ReconcileQueries {
         let aside = |since: &str, condition: &str| {
             format!(
                 "SELECT f.pipeline, f.seq, f.id, f.aggregate_type, f.aggregate_id, f.{since}
-                 FROM {failures} AS f WHERE {condition} AND f.{since} < ?1 AND {is_first}
-                 ORDER BY f.pipeline, f.seq LIMIT ?2"
+                 FROM (SELECT * FROM {failures} AS f WHERE {condition} AND f.{since} < ?1
+                   LIMIT {COUNT_MAX}) AS f
+                 WHERE {is_first} ORDER BY f.pipeline, f.seq LIMIT ?2"
             )
         };
-        let paused = format!(
-            "EXISTS (SELECT 1 FROM {pauses} AS p WHERE p.pipeline IN (f.pipeline, '*')
-             AND (p.aggregate_type = ''
-               OR p.aggregate_type = f.aggregate_type AND p.aggregate_id = f.aggregate_id))"
+        let paused = |pipeline: &str, of: &str| {
+            format!(
+                "EXISTS (SELECT 1 FROM {pauses} AS p WHERE p.pipeline IN ({pipeline}, '*')
+                 AND (p.aggregate_type = ''
+                   OR p.aggregate_type = {of}.aggregate_type
+                     AND p.aggregate_id = {of}.aggregate_id))"
+            )
+        };
+        let pipeline = format!(
+            "coalesce((SELECT min(c.pipeline) FROM {checkpoints} AS c
+             WHERE c.progress <> 'cursor'), 'default')"
         );
         let columns = EVENT_COLUMNS.join(", ");
         Self {
@@ -50,19 +64,31 @@ impl ReconcileQueries {
                 "set_aside_at",
                 "f.blocks = 1 AND f.state <> 'parked' AND f.due_at IS NULL",
             ),
-            overdue: aside("due_at", &format!("f.due_at IS NOT NULL AND NOT {paused}")),
+            overdue: aside(
+                "due_at",
+                &format!("f.due_at IS NOT NULL AND NOT {}", paused("f.pipeline", "f")),
+            ),
             unmarked: format!(
-                "SELECT coalesce((SELECT min(c.pipeline) FROM {checkpoints} AS c
-                     WHERE c.progress <> 'cursor'), 'default'),
-                   o.seq, o.id, o.aggregate_type, o.aggregate_id, o.created_at,
+                "SELECT {pipeline}, o.seq, o.id, o.aggregate_type, o.aggregate_id, o.created_at,
                    EXISTS (SELECT 1 FROM (SELECT p.published_at FROM {outbox} AS p
                        WHERE p.seq > o.seq ORDER BY p.seq LIMIT {BEHIND})
                      WHERE julianday(published_at) > julianday(o.created_at) + ?4)
-                 FROM {outbox} AS o WHERE published_at IS NULL
-                 AND julianday(o.created_at) < julianday(?1) AND {HAS_COME}
-                 AND (?3 IS NULL OR o.aggregate_type IN (SELECT value FROM json_each(?3)))
-                 AND NOT EXISTS (SELECT 1 FROM {checkpoints} WHERE progress = 'cursor')
-                 ORDER BY o.seq LIMIT ?2"
+                 FROM (SELECT * FROM {outbox} AS o WHERE published_at IS NULL
+                   AND (?3 IS NULL OR o.aggregate_type IN (SELECT value FROM json_each(?3)))
+                   AND NOT EXISTS (SELECT 1 FROM {checkpoints} WHERE progress = 'cursor')
+                   ORDER BY o.seq LIMIT {ROWS}) AS o
+                 WHERE julianday(o.created_at) < julianday(?1) AND {HAS_COME} AND NOT {}
+                 ORDER BY o.seq LIMIT ?2",
+                paused(&pipeline, "o")
+            ),
+            ahead: format!(
+                "SELECT ?3, o.seq, o.id, o.aggregate_type, o.aggregate_id, o.created_at
+                 FROM (SELECT * FROM {outbox} AS o WHERE seq > ?4 AND {}
+                   ORDER BY o.seq LIMIT {ROWS}) AS o
+                 WHERE julianday(o.created_at) < julianday(?1) AND {HAS_COME} AND NOT {}
+                 ORDER BY o.seq LIMIT ?2",
+                not_set_aside(&failures, "?3"),
+                paused("?3", "o")
             ),
             set_aside: format!(
                 "INSERT INTO {failures} (pipeline, {columns}, state, blocks, due_at, attempts,
