@@ -87,6 +87,9 @@ fn cases(id: &str, files: &str, postgres: &str) -> Vec<Case> {
         of_slot("slot show", ""),
         of_slot("slot create", ""),
         of_slot("slot drop", "--yes"),
+        of_slot("audit", "--tables inbox --for 1s").prints(Prints::Lines),
+        of_slot("bench", "--dry-run"),
+        case("explain", "usage", "no-such-code"),
         case("completions", "bash", "no-such-shell"),
         case("man", "pages", "app.db/pages"),
     ]

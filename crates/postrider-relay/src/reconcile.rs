@@ -39,9 +39,11 @@ pub trait Reconcile: Send + Sync {
         limit: usize,
     ) -> Result<Vec<Missed>, SourceError>;
 
-    /// Gives back what relays would not find by themselves: it is handed out at once, in the order
-    /// of its key. Safe while relays run; at worst an event is published twice. Answers how many
-    /// events that were.
+    /// Gives back what relays would never find by themselves, the forgotten: it is handed out at
+    /// once, in the order of its key. Safe while relays run. Answers how many events that were.
+    ///
+    /// Rows of the outbox stay where they are: a relay may have them in memory, or be about to read
+    /// them, and the rest of their key with them.
     async fn give_back(&self, missed: &[Missed]) -> Result<u64, SourceError>;
 }
 
@@ -69,10 +71,9 @@ pub enum MissedKind {
     Forgotten,
     /// It is set aside, and was due long ago.
     Overdue,
-    /// It is not marked, and events that were written after it were published when it was old
-    /// already.
+    /// It is not marked, and a later event of its key was published when it was old already.
     Overtaken,
-    /// It is not marked, and neither is what was written after it.
+    /// It is not marked, and neither is what follows of its key, as far as that was looked at.
     Unpublished,
 }
 
@@ -95,7 +96,7 @@ impl MissedKind {
         match self {
             Self::Forgotten => "nothing hands it out by itself: give it back with --publish",
             Self::Overdue => "no relay has taken it: start one, or look why it stands still",
-            Self::Overtaken => "relays went past it: give it back with --publish",
+            Self::Overtaken => "relays went past it, and come back to it once they are idle: else start one anew",
             Self::Unpublished => "no relay has come to it: start one, or look why it stands still",
         }
     }

@@ -1,6 +1,6 @@
 //! Measures, part by part.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use postrider_relay::pipeline::Options;
 use postrider_relay::scratch::{Examined, ScratchDatabase};
@@ -20,6 +20,7 @@ use super::target::Target;
 use super::writing::{Measured, Writers};
 use crate::error::{CliError, Code};
 use crate::output::Output;
+use crate::progress::Progress;
 
 /// Rounds of transactions without and with an event, in turn: what else the machine does meanwhile
 /// hits both.
@@ -37,7 +38,7 @@ pub(crate) struct Run<'r> {
     clock: Clock,
     options: Options,
     maker: Arc<EventMaker>,
-    output: Output,
+    progress: Mutex<Progress>,
     interrupt: Shutdown,
     events_written: u64,
 }
@@ -57,7 +58,7 @@ impl<'r> Run<'r> {
             clock: plan.start(),
             options: draining::options(&target.options, &places.name),
             maker: Arc::new(EventMaker::new(&plan)),
-            output,
+            progress: Mutex::new(Progress::new(output)),
             interrupt,
             events_written: 0,
         }
@@ -110,7 +111,8 @@ impl<'r> Run<'r> {
     }
 
     fn begin(&self, what: &str) {
-        self.output.progress(&format!("measuring {what}"));
+        let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        progress.show(|_| format!("measuring {what}"));
     }
 
     fn until(&self, expected: u64, part: Part) -> Until {

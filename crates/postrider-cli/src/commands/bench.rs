@@ -20,6 +20,7 @@ use crate::bench::plan::Plan;
 use crate::bench::target::{SinkWay, Target};
 use crate::error::{CliError, Code};
 use crate::output::Output;
+use crate::progress;
 use crate::signals::stop_on_signal;
 
 pub(crate) const EXAMPLES: &str = "\
@@ -156,7 +157,7 @@ pub(crate) async fn run(args: &BenchArgs, output: Output) -> Result<(), CliError
             }
         }
     };
-    output.progress("");
+    progress::erase();
     let removed = places.remove().await;
     finish(measured, removed, output)
 }

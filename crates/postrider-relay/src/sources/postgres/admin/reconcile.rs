@@ -30,14 +30,15 @@ impl Reconcile for PostgresAdmin {
     }
 
     async fn give_back(&self, missed: &[Missed]) -> Result<u64, SourceError> {
-        let mut pipelines: BTreeMap<&String, Vec<&Missed>> = BTreeMap::new();
-        for it in missed.iter().filter(|it| !it.kind.comes_by_itself()) {
-            pipelines.entry(&it.pipeline).or_default().push(it);
+        let mut pipelines: BTreeMap<&String, Vec<&Key>> = BTreeMap::new();
+        for it in missed.iter().filter(|it| it.kind == MissedKind::Forgotten) {
+            pipelines.entry(&it.pipeline).or_default().push(&it.key);
         }
         let mut given_back = 0;
-        for (pipeline, missed) in pipelines {
-            let count = self.give_back_to(pipeline, &missed).await;
-            given_back += count.map_err(|trouble| trouble.while_doing("give events back"))?;
+        for (pipeline, keys) in pipelines {
+            let given = self.give_back_to(pipeline, &keys).await;
+            given.map_err(|trouble| trouble.while_doing("give events back"))?;
+            given_back += keys.len() as u64;
         }
         Ok(given_back)
     }
@@ -87,33 +88,16 @@ impl PostgresAdmin {
         Ok(missed)
     }
 
-    /// Each in the step of a relay that sets an event aside: it is in one place all the time.
-    async fn give_back_to(&self, pipeline: &String, missed: &[&Missed]) -> Result<u64, Trouble> {
+    async fn give_back_to(&self, pipeline: &String, keys: &[&Key]) -> Result<(), Trouble> {
         let sql = &self.reconcile;
-        let of = |kind: MissedKind| missed.iter().filter(move |it| it.kind == kind);
         let mut tx = self.connection.begin().await?;
         let name: Param<'_> = (pipeline, Type::TEXT);
         tx.query(&sql.lock_failures, std::slice::from_ref(&name)).await?;
-        let progress = tx.query(&sql.progress, std::slice::from_ref(&name)).await?;
-        let progress: Option<String> = progress.first().map(|row| row.try_get(0)).transpose()?;
-        let overtaken: Vec<i64> = of(MissedKind::Overtaken).map(|it| it.position).collect();
-        let params: [Param<'_>; 2] = [name.clone(), (&overtaken, Type::INT8_ARRAY)];
-        let mut taken = Vec::new();
-        for row in tx.query(&sql.set_aside, &params).await? {
-            taken.push(row.try_get::<_, i64>(0)?);
-        }
-        let leave = match progress.as_deref() == Some(Progress::Delete.as_str()) {
-            true => &sql.delete,
-            false => &sql.mark,
-        };
-        tx.execute(leave, &[(&taken, Type::INT8_ARRAY)]).await?;
-        let keys: Vec<&Key> = missed.iter().map(|it| &it.key).collect();
         let types: Vec<&str> = keys.iter().map(|key| key.aggregate_type.as_str()).collect();
         let ids: Vec<&str> = keys.iter().map(|key| key.aggregate_id.as_str()).collect();
         let params: [Param<'_>; 3] = [name, (&types, Type::TEXT_ARRAY), (&ids, Type::TEXT_ARRAY)];
         tx.query(&sql.mend, &params).await?;
-        tx.commit().await?;
-        Ok((taken.len() + of(MissedKind::Forgotten).count()) as u64)
+        tx.commit().await
     }
 }
 

@@ -3,7 +3,7 @@
 use postrider::schema::TableName;
 
 use super::super::table::Table;
-use super::{FAILURE_COLUMNS, OR_AGAIN, lock_failures, mend, nothing_before, paused};
+use super::{lock_failures, mend, nothing_before, paused};
 use crate::admin::COUNT_MAX;
 
 /// How many rows behind one are looked at to tell whether it was overtaken.
@@ -23,14 +23,6 @@ pub(in super::super) struct ReconcileQueries {
     pub(in super::super) unmarked: String,
     /// `$1` pipeline: nobody else changes what is set aside of it.
     pub(in super::super) lock_failures: String,
-    /// `$1` pipeline, `$2` numbers: rows become due now; answers their numbers.
-    pub(in super::super) set_aside: String,
-    /// `$1` numbers: marks rows.
-    pub(in super::super) mark: String,
-    /// `$1` numbers: removes rows.
-    pub(in super::super) delete: String,
-    /// `$1` pipeline: how it keeps progress.
-    pub(in super::super) progress: String,
     /// `$1` pipeline, `$2` aggregate types, `$3` ids.
     pub(in super::super) mend: String,
 }
@@ -63,25 +55,21 @@ impl ReconcileQueries {
         let text = |column| table.text("o", column);
         let overtaken = match table.has("xid") && table.has("published_at") {
             true => format!(
-                "EXISTS (SELECT FROM (SELECT {} AS published_at FROM {name} AS p
-                   WHERE {} > {} ORDER BY {} LIMIT {BEHIND}) AS q
-                 WHERE q.published_at > {created_at} + $1 * interval '1 microsecond')",
+                "EXISTS (SELECT FROM (SELECT {} AS published_at, {} AS aggregate_type,
+                     {} AS aggregate_id
+                   FROM {name} AS p WHERE {} > {} ORDER BY {} LIMIT {BEHIND}) AS q
+                 WHERE q.published_at > {created_at} + $1 * interval '1 microsecond'
+                 AND q.aggregate_type = {} AND q.aggregate_id = {})",
                 table.time("p", "published_at"),
+                table.text("p", "aggregate_type"),
+                table.text("p", "aggregate_id"),
                 table.select("p", "xid"),
                 table.select("o", "xid"),
                 table.select("p", "xid"),
+                text("aggregate_type"),
+                text("aggregate_id"),
             ),
             false => "false".to_owned(),
-        };
-        let copied: Vec<String> =
-            FAILURE_COLUMNS.iter().map(|name| table.copy("o", name)).collect();
-        let marked = match table.has("published_at") {
-            true => format!(
-                "UPDATE {name} AS o SET {} = {} WHERE {seq} = ANY($1) AND {unpublished}",
-                table.name("published_at"),
-                table.now("published_at")
-            ),
-            false => format!("DELETE FROM {name} AS o WHERE {seq} = ANY($1)"),
         };
         Self {
             forgotten: aside(
@@ -112,19 +100,6 @@ impl ReconcileQueries {
                 paused(outbox, &pipeline, &text("aggregate_type"), &text("aggregate_id")),
             ),
             lock_failures: lock_failures(outbox),
-            set_aside: format!(
-                "INSERT INTO {failures} AS f (pipeline, {}, state, blocks, due_at, attempts,
-                   set_aside_at)
-                 SELECT $1, {}, 'deferred', {deliver_after} IS NULL, clock_timestamp(), 0,
-                   clock_timestamp()
-                 FROM {name} AS o WHERE {seq} = ANY($2) AND {unpublished}
-                 {OR_AGAIN} RETURNING f.seq",
-                FAILURE_COLUMNS.join(", "),
-                copied.join(", ")
-            ),
-            mark: marked,
-            delete: format!("DELETE FROM {name} AS o WHERE {seq} = ANY($1)"),
-            progress: format!("SELECT progress FROM {checkpoints} WHERE pipeline = $1 LIMIT 1"),
             mend: mend(outbox),
         }
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use postrider::{Key, timestamp};
-use rusqlite::{Connection, OptionalExtension, Row, Transaction, TransactionBehavior, params};
+use rusqlite::{Connection, Row, Transaction, TransactionBehavior, params};
 
 use super::super::frontier::parse_beyond;
 use super::super::keys::Keys;
@@ -61,37 +61,17 @@ impl Reconcile for SqliteAdmin {
     }
 
     async fn give_back(&self, missed: &[Missed]) -> Result<u64, SourceError> {
-        let missed: Vec<Missed> =
-            missed.iter().filter(|it| !it.kind.comes_by_itself()).cloned().collect();
+        let is_forgotten = |it: &&Missed| it.kind == MissedKind::Forgotten;
+        let missed: Vec<Missed> = missed.iter().filter(is_forgotten).cloned().collect();
         self.run("give events back", move |conn, shared| {
             let tx = Transaction::new_unchecked(conn, TransactionBehavior::Immediate)?;
             let now: String = tx.query_row(queries::NOW, [], |row| row.get(0))?;
-            let sql = &shared.reconcile;
-            let mut given_back = 0;
-            for Missed { kind, pipeline, position, key, .. } in &missed {
-                if *kind == MissedKind::Overtaken {
-                    let set_aside: Option<i64> = tx
-                        .query_row(&sql.set_aside, params![pipeline, position, now], |row| {
-                            row.get(0)
-                        })
-                        .optional()?;
-                    // Settled meanwhile.
-                    if set_aside.is_none() {
-                        continue;
-                    }
-                    let progress: Option<String> =
-                        tx.query_row(&sql.progress, [pipeline], |row| row.get(0)).optional()?;
-                    match progress.as_deref() == Some(Progress::Delete.as_str()) {
-                        true => tx.execute(&sql.delete, [position])?,
-                        false => tx.execute(&sql.mark, params![position, now])?,
-                    };
-                }
+            for Missed { pipeline, key, .. } in &missed {
                 let keys = Keys { conn: &tx, sql: &shared.keys, pipeline };
                 keys.mend(BTreeSet::from([key.clone()]), &now)?;
-                given_back += 1;
             }
             tx.commit()?;
-            Ok(given_back)
+            Ok(missed.len() as u64)
         })
         .await
     }

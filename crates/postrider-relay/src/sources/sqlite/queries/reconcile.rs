@@ -2,7 +2,7 @@
 
 use postrider::schema::TableName;
 
-use super::{EVENT_COLUMNS, HAS_COME, not_set_aside, nothing_before};
+use super::{HAS_COME, not_set_aside, nothing_before};
 use crate::admin::COUNT_MAX;
 
 /// How many rows behind one are looked at to tell whether it was overtaken.
@@ -23,14 +23,6 @@ pub(in super::super) struct ReconcileQueries {
     /// `?1` and `?2` the same, `?3` pipeline, `?4` position: rows that a cursor has before it, with
     /// the same columns.
     pub(in super::super) ahead: String,
-    /// `?1` pipeline, `?2` seq, `?3` now: a row becomes due now; answers its number.
-    pub(in super::super) set_aside: String,
-    /// `?1` seq, `?2` now.
-    pub(in super::super) mark: String,
-    /// `?1` seq.
-    pub(in super::super) delete: String,
-    /// `?1` pipeline: how it keeps progress.
-    pub(in super::super) progress: String,
 }
 
 impl ReconcileQueries {
@@ -58,7 +50,6 @@ impl ReconcileQueries {
             "coalesce((SELECT min(c.pipeline) FROM {checkpoints} AS c
              WHERE c.progress <> 'cursor'), 'default')"
         );
-        let columns = EVENT_COLUMNS.join(", ");
         Self {
             forgotten: aside(
                 "set_aside_at",
@@ -70,9 +61,10 @@ impl ReconcileQueries {
             ),
             unmarked: format!(
                 "SELECT {pipeline}, o.seq, o.id, o.aggregate_type, o.aggregate_id, o.created_at,
-                   EXISTS (SELECT 1 FROM (SELECT p.published_at FROM {outbox} AS p
-                       WHERE p.seq > o.seq ORDER BY p.seq LIMIT {BEHIND})
-                     WHERE julianday(published_at) > julianday(o.created_at) + ?4)
+                   EXISTS (SELECT 1 FROM (SELECT * FROM {outbox} AS p
+                       WHERE p.seq > o.seq ORDER BY p.seq LIMIT {BEHIND}) AS q
+                     WHERE julianday(q.published_at) > julianday(o.created_at) + ?4
+                     AND q.aggregate_type = o.aggregate_type AND q.aggregate_id = o.aggregate_id)
                  FROM (SELECT * FROM {outbox} AS o WHERE published_at IS NULL
                    AND (?3 IS NULL OR o.aggregate_type IN (SELECT value FROM json_each(?3)))
                    AND NOT EXISTS (SELECT 1 FROM {checkpoints} WHERE progress = 'cursor')
@@ -90,16 +82,6 @@ impl ReconcileQueries {
                 not_set_aside(&failures, "?3"),
                 paused("?3", "o")
             ),
-            set_aside: format!(
-                "INSERT INTO {failures} (pipeline, {columns}, state, blocks, due_at, attempts,
-                   set_aside_at)
-                 SELECT ?1, {columns}, 'deferred', deliver_after IS NULL, ?3, 0, ?3
-                 FROM {outbox} WHERE seq = ?2 AND published_at IS NULL
-                 ON CONFLICT (pipeline, seq) DO NOTHING RETURNING seq"
-            ),
-            mark: format!("UPDATE {outbox} SET published_at = ?2 WHERE seq = ?1"),
-            delete: format!("DELETE FROM {outbox} WHERE seq = ?1"),
-            progress: format!("SELECT progress FROM {checkpoints} WHERE pipeline = ?1"),
         }
     }
 }
