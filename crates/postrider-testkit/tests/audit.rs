@@ -17,6 +17,7 @@ use postrider_relay::audit::{Audit, NamedTable, Operation, Operations, Report, R
 use postrider_relay::shutdown::{Shutdown, ShutdownHandle, shutdown};
 use postrider_relay::source::SourceError;
 use postrider_relay::sources;
+use postrider_testkit::chaos::until;
 use postrider_testkit::servers::postgres::{Database, connect};
 use tokio_postgres::Client;
 
@@ -62,6 +63,11 @@ impl Shop {
              FROM pg_replication_slots WHERE database = current_database())",
         )
         .await
+    }
+
+    /// Waits until there are none. The server drops a slot soon after its connection has ended.
+    async fn nothing_is_left(&self) {
+        until("nothing is left", || async { self.left().await == 0 }).await;
     }
 
     async fn begin(&self, watch: &Watch) -> Result<Running, SourceError> {
