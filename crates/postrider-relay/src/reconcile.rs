@@ -96,7 +96,9 @@ impl MissedKind {
         match self {
             Self::Forgotten => "nothing hands it out by itself: give it back with --publish",
             Self::Overdue => "no relay has taken it: start one, or look why it stands still",
-            Self::Overtaken => "relays went past it, and come back to it once they are idle: else start one anew",
+            Self::Overtaken => {
+                "relays went past it, and come back to it once they are idle: else start one anew"
+            }
             Self::Unpublished => "no relay has come to it: start one, or look why it stands still",
         }
     }

@@ -29,6 +29,8 @@ pub mod http;
 pub(crate) mod json_lines;
 #[cfg(feature = "kafka")]
 pub mod kafka;
+#[cfg(any(feature = "kafka", feature = "redis"))]
+mod kept_ids;
 #[cfg(any(feature = "nats", feature = "rabbitmq", feature = "redis"))]
 mod last_try;
 pub mod memory;

@@ -130,7 +130,7 @@ fn nothing_of_postgresql_is_shown() {
     watch.fixture.write("p.toml", log);
     postgres.execute("DELETE FROM outbox_failures");
     for command in [&["relay", "--drain"][..], &["slot", "show"], &["doctor"], &["status"]] {
-        watch.run(&[*command, &CONFIG].concat()).assert_code(0);
+        watch.run(&[command, &CONFIG].concat()).assert_code(0);
     }
     watch.search_exports();
 

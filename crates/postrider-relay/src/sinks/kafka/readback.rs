@@ -14,9 +14,10 @@ use uuid::Uuid;
 
 use super::failure::{Place, failure, no_topic};
 use super::options::Options;
-use crate::readback::{Kept, Readback, Scope, id_header, id_in_body};
+use crate::readback::{Kept, Readback, Scope};
 use crate::sink::SinkError;
 use crate::sinks::broker_url::BrokerUrl;
+use crate::sinks::kept_ids::{id_header, id_in_body};
 use crate::sinks::problem;
 
 /// Most messages that are handed out at once.

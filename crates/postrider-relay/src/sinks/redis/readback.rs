@@ -10,8 +10,9 @@ use super::append::PAYLOAD;
 use super::connection::Connector;
 use super::failure;
 use super::options::Options;
-use crate::readback::{Kept, Readback, Scope, id_header, id_in_body};
+use crate::readback::{Kept, Readback, Scope};
 use crate::sink::SinkError;
+use crate::sinks::kept_ids::{id_header, id_in_body};
 use crate::sinks::problem;
 
 /// Entries of one question.
