@@ -2,6 +2,7 @@
 
 mod support;
 
+use support::postgres::Postgres;
 use support::{Fixture, Ran, wait_until};
 
 const FROM: [&str; 2] = ["--from", "sqlite://app.db"];
@@ -217,4 +218,32 @@ fn a_replay_that_cannot_go_on_says_how_to() {
     assert!(talk.contains("--after 1\n") && talk.contains("--after 2\n"), "{talk}");
     let lines = fixture.lines("again.jsonl");
     assert!(lines.len() == 1 && lines[0].contains(&first), "{lines:?}");
+}
+
+/// A relay that can never know what is paused would publish nothing, and look well.
+#[test]
+fn a_relay_that_may_not_see_pauses_ends_with_what_helps() {
+    let postgres = Postgres::new();
+    postgres.migrate(&[]).assert_code(0);
+    let Postgres { schema, url, fixture } = &postgres;
+    let role = format!("{schema}_relay");
+    postgres.execute(&format!(
+        "CREATE ROLE {role} LOGIN PASSWORD 'pass'; GRANT USAGE ON SCHEMA {schema} TO {role};
+         GRANT ALL ON ALL TABLES IN SCHEMA {schema} TO {role};
+         REVOKE ALL ON outbox_pauses FROM {role}"
+    ));
+    let (_, host) = url.split_once('@').unwrap();
+    let (from, to) = (format!("postgres://{role}:pass@{host}"), to(fixture, "out.jsonl"));
+    let drain = ["relay", "--from", &from, "--to", &to, "--drain"];
+    fixture.run(&drain).assert_code(3).assert_talk(&[
+        "cannot look at what is paused",
+        "permission denied for table outbox_pauses",
+        "fix: GRANT SELECT ON \"outbox_pauses\" TO",
+    ]);
+    postgres.execute(&format!("GRANT SELECT ON outbox_pauses TO {role}"));
+    fixture.run(&drain).assert_code(0);
+    let mut relay = fixture.start(&drain[..5]);
+    relay.wait_for("starting");
+    postgres.execute("DROP TABLE outbox_pauses");
+    assert_eq!(relay.wait().code(), Some(3), "{}", relay.stderr());
 }

@@ -18,8 +18,7 @@ use postrider::Key;
 
 use crate::source::SourceError;
 
-pub(crate) use self::follow::Known;
-pub use self::follow::{PauseWatch, follow};
+pub use self::follow::{Known, PauseWatch, follow};
 
 /// Stops and resumes the pipelines of one outbox, and keys of them.
 #[async_trait]

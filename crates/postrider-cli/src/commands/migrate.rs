@@ -1,5 +1,6 @@
 //! `postrider migrate`: creates or upgrades the outbox tables.
 
+mod gone;
 mod roles;
 mod status;
 mod verify;
@@ -88,6 +89,9 @@ async fn migrate(args: &MigrateArgs, output: Output) -> Result<(), CliError> {
         return print(table, &outbox.migration_sql(layout)?, output);
     }
     let applied = outbox.migrate(layout).await?;
+    if applied.is_empty() {
+        gone::check(&outbox).await?;
+    }
     if output.is_json() {
         let applied = applied.into_iter().map(Into::into).collect();
         return output.object(&MigratedObject { table, applied });

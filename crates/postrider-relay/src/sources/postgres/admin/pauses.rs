@@ -3,6 +3,7 @@
 use async_trait::async_trait;
 use postrider::Key;
 use tokio_postgres::Row;
+use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 
 use super::super::connection::{Param, is_so};
@@ -16,7 +17,18 @@ impl Pauses for PostgresAdmin {
     async fn pauses(&self) -> Result<Vec<Pause>, SourceError> {
         let rows = self.connection.query(&self.stops.pauses, &[]).await;
         let pauses = rows.and_then(|rows| Ok(read(&rows)?));
-        pauses.map_err(|trouble: Trouble| trouble.while_doing("look at what is paused"))
+        pauses.map_err(|trouble: Trouble| {
+            let is_denied = trouble.is(&SqlState::INSUFFICIENT_PRIVILEGE);
+            let error = trouble.while_doing("look at what is paused");
+            let table = self.outbox.pauses().quoted();
+            match is_denied {
+                true => error.with_hint(format!(
+                    "GRANT SELECT ON {table} TO the role that looks; `postrider migrate roles` has \
+                     all that a relay needs"
+                )),
+                false => error,
+            }
+        })
     }
 
     async fn pause(
