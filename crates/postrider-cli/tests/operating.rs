@@ -111,6 +111,44 @@ fn a_paused_pipeline_goes_on_without_a_restart() {
     assert!(relay.wait().success());
 }
 
+/// A relay that finds the event before it hears of the resume does not keep it for its 30 s.
+#[test]
+fn a_key_that_is_resumed_goes_on_within_seconds() {
+    let postgres = Postgres::new();
+    postgres.migrate(&[]).assert_code(0);
+    let sqlite = Fixture::migrated();
+    let published = "SELECT outbox_publish('Order', '1', 'OrderPaid', '{}'::jsonb)";
+    for (fixture, from, insert) in [
+        (&sqlite, FROM[1], &(|| drop(sqlite.insert("1", "OrderPaid", "{}"))) as &dyn Fn()),
+        (&postgres.fixture, &*postgres.url, &|| postgres.execute(published)),
+    ] {
+        let to = to(fixture, "out.jsonl");
+        let mut relay = fixture.start(&["relay", "--from", from, "--to", &to]);
+        let key = ["--key", "Order/1", "--from", from];
+        for round in 1..=3 {
+            fixture.run(&[&["pause"], &key[..]].concat()).assert_code(0);
+            // What it says of the pipeline, it knows of the key, too.
+            let other = ["pause", "--pipeline", "default", "--reason", "told", "--from", from];
+            fixture.run(&other).assert_code(0);
+            let told = || relay.stderr().matches("paused by an operator").count() == round;
+            wait_until("the relay has heard of it", told);
+            insert();
+            let pipeline = ["resume", "--pipeline", "default", "--from", from];
+            fixture.run(&pipeline).assert_code(0);
+            wait_until("the key waits", || {
+                let json = fixture.run(&["status", "--json", "--from", from]).assert_code(0).stdout;
+                json.contains(r#""deferred":1,"blocked_keys":1"#)
+            });
+            let resumed = std::time::Instant::now();
+            fixture.run(&[&["resume"], &key[..]].concat()).assert_code(0);
+            wait_until("it is published", || fixture.lines("out.jsonl").len() == round);
+            assert!(resumed.elapsed().as_secs() < 10, "{:?}", resumed.elapsed());
+        }
+        relay.signal("TERM");
+        assert!(relay.wait().success());
+    }
+}
+
 #[test]
 fn a_blocked_key_is_listed_and_released() {
     let (fixture, bad, _) = parked();

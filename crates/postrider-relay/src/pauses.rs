@@ -8,6 +8,9 @@
 //! - An event of a paused *key* is deferred when it is its turn, and so everything of its key
 //!   behind it is queued, as after an event that failed. It counts no attempt. Events that are in
 //!   no order (`ordering = "none"`, and those with a `deliver_after`) go on.
+//!
+//! Whoever resumes a key lets its first event come back at once. A relay may not have heard of it
+//! by then, and defer it once more: so it does the same again when it hears of it.
 
 mod follow;
 
@@ -42,6 +45,10 @@ pub trait Pauses: Send + Sync {
         pipeline: Option<&str>,
         key: Option<&Key>,
     ) -> Result<Vec<Pause>, SourceError>;
+
+    /// Lets the first event of a key that waits for its time, in a pipeline or in all, come back
+    /// now.
+    async fn hurry(&self, pipeline: Option<&str>, key: &Key) -> Result<(), SourceError>;
 }
 
 /// What stands for every pipeline.

@@ -56,33 +56,21 @@ impl Known {
 
 /// Looks at what is stopped, for as long as a relay runs.
 pub async fn follow(source: SourceConfig, known: watch::Sender<Known>, mut shutdown: Shutdown) {
-    let mut operator = None;
+    let mut following = Following { source, known, operator: None, stopped: [].into() };
     let mut failures = 0;
     while !shutdown.is_requested() {
         let looked = tokio::select! {
-            looked = look(&source, &mut operator) => looked,
+            looked = following.look() => looked,
             () = shutdown.requested() => return,
         };
         match looked {
-            Ok(pauses) => {
-                failures = 0;
-                known.send_if_modified(|known| {
-                    let is_new = known.pauses() != Some(&*pauses);
-                    if is_new {
-                        *known = Known::Pauses(pauses.into());
-                    }
-                    is_new
-                });
-            }
+            Ok(()) => failures = 0,
             Err(error) => {
                 failures += 1;
                 if failures == TOLD_AFTER {
                     warn!(error = error.details(), "cannot look for what is paused; trying again");
                 }
-                let after = known.borrow().after(error);
-                if let Some(after) = after {
-                    known.send_replace(after);
-                }
+                following.failed(error);
             }
         }
         tokio::select! {
@@ -92,18 +80,54 @@ pub async fn follow(source: SourceConfig, known: watch::Sender<Known>, mut shutd
     }
 }
 
-async fn look(
-    source: &SourceConfig,
-    operator: &mut Option<Box<dyn Operator>>,
-) -> Result<Vec<Pause>, SourceError> {
-    let operator = match operator {
-        Some(operator) => operator,
-        None => {
-            let SourceConfig { url, table, columns, .. } = source;
-            operator.insert(sources::connect_operator(url.expose(), table, columns).await?)
+struct Following {
+    source: SourceConfig,
+    known: watch::Sender<Known>,
+    operator: Option<Box<dyn Operator>>,
+    /// What was stopped at the last look; what goes on since then has been hurried.
+    stopped: Arc<[Pause]>,
+}
+
+impl Following {
+    async fn look(&mut self) -> Result<(), SourceError> {
+        let operator = match &mut self.operator {
+            Some(operator) => operator,
+            none => {
+                let SourceConfig { url, table, columns, .. } = &self.source;
+                none.insert(sources::connect_operator(url.expose(), table, columns).await?)
+            }
+        };
+        let pauses: Arc<[Pause]> = operator.pauses().await?.into();
+        self.known.send_if_modified(|known| {
+            let is_new = known.pauses() != Some(&*pauses);
+            if is_new {
+                *known = Known::Pauses(pauses.clone());
+            }
+            is_new
+        });
+        // Only now: a pipeline that did not know yet would defer them again.
+        for pause in gone(&self.stopped, &pauses) {
+            if let Some(key) = &pause.key {
+                operator.hurry(pause.pipeline.as_deref(), key).await?;
+            }
         }
-    };
-    operator.pauses().await
+        self.stopped = pauses;
+        Ok(())
+    }
+
+    fn failed(&self, error: SourceError) {
+        let after = self.known.borrow().after(error);
+        if let Some(after) = after {
+            self.known.send_replace(after);
+        }
+    }
+}
+
+/// What was stopped and is not any more.
+fn gone<'p>(before: &'p [Pause], now: &[Pause]) -> impl Iterator<Item = &'p Pause> {
+    before
+        .iter()
+        .filter(move |was| !now.iter().any(|is| is.pipeline == was.pipeline && is.key == was.key))
 }
 
 /// What a pipeline knows about its being stopped.
@@ -152,6 +176,14 @@ impl PauseWatch {
         let known = self.known.as_ref().map(watch::Receiver::borrow);
         let pauses = known.as_ref().and_then(|known| known.pauses());
         Pause::keys(pauses.unwrap_or_default(), &self.pipeline).map(lane_of).collect()
+    }
+
+    /// Whether something has changed since this was asked, or waited for.
+    pub(crate) fn take_changed(&mut self) -> bool {
+        let Some(known) = &mut self.known else { return false };
+        let has_changed = known.has_changed().unwrap_or(false);
+        known.mark_unchanged();
+        has_changed
     }
 
     /// Waits until something has changed; for ever, if nothing can.

@@ -186,6 +186,11 @@ impl<'a> Run<'a> {
                 self.engine.stop();
                 continue;
             }
+            // Before anything is sent: what has come back since a key goes on must not be taken for
+            // paused.
+            if self.pauses.take_changed() {
+                self.look_at_pauses()?;
+            }
             self.begin_work();
             self.tell(phase != Phase::Running);
             let now = Instant::now();

@@ -58,6 +58,12 @@ impl Pauses for PostgresAdmin {
         let removed = self.remove_pauses(pipeline, key).await;
         removed.map_err(|trouble| trouble.while_doing("resume"))
     }
+
+    async fn hurry(&self, pipeline: Option<&str>, key: &Key) -> Result<(), SourceError> {
+        let params = of_key(&pipeline, key);
+        let hurried = self.connection.query(&self.stops.hurry, &params).await;
+        hurried.map(drop).map_err(|trouble| trouble.while_doing("let a key go on"))
+    }
 }
 
 impl PostgresAdmin {
@@ -71,12 +77,17 @@ impl PostgresAdmin {
             [(&pipeline, Type::TEXT), (&aggregate_type, Type::TEXT), (&aggregate_id, Type::TEXT)];
         let mut tx = self.connection.begin().await?;
         let removed = read(&tx.query(&self.stops.resume, &params).await?)?;
-        if key.is_some() && !removed.is_empty() {
-            tx.execute(&self.stops.hurry, &params).await?;
+        if let Some(key) = key.filter(|_| !removed.is_empty()) {
+            tx.execute(&self.stops.hurry, &of_key(&pipeline, key)).await?;
         }
         tx.commit().await?;
         Ok(removed)
     }
+}
+
+fn of_key<'k>(pipeline: &'k Option<&str>, key: &'k Key) -> [Param<'k>; 3] {
+    let Key { aggregate_type, aggregate_id } = key;
+    [(pipeline, Type::TEXT), (aggregate_type, Type::TEXT), (aggregate_id, Type::TEXT)]
 }
 
 /// A key as its row has it.
