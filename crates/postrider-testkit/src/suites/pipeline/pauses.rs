@@ -24,6 +24,7 @@ pub(super) fn cases() -> Vec<Case<Subject, RouteCapabilities>> {
         case!(nothing_is_sent_before_it_is_known_what_is_paused),
         case!(what_is_under_way_at_a_pause_comes_to_its_end),
         case!(a_paused_key_keeps_its_order_through_kills),
+        case!(what_waits_behind_a_paused_event_is_not_written_again),
     ]
 }
 
@@ -176,4 +177,36 @@ async fn a_paused_key_keeps_its_order_through_kills(routes: Subject) {
     route.drain(&Faults::none()).await;
     let repeated = route.repeated(27);
     route.check(3, 1..28, &[], repeated).await;
+}
+
+/// Each time that the first event of a paused key comes back, it alone is deferred again.
+async fn what_waits_behind_a_paused_event_is_not_written_again(routes: Subject) {
+    let route = routes.fresh().await;
+    let operator = route.outbox.operator().await;
+    let switch = Switch::new();
+    let stopped = key("k0");
+    if let Some(operator) = &operator {
+        operator.pause(None, Some(&stopped), None).await.expect("a key can be paused");
+    }
+    switch.tell(vec![paused(Some("k0"))]);
+    route.outbox.write(&spread(1, 1..21)).await;
+    let faults = Faults::none();
+    let mut running = switch.start(&route, &faults).await;
+    running.until("all are set aside", |status| status.totals.queued == 19).await;
+    for round in 2..5 {
+        // Without an operator the time passes by itself.
+        if let Some(operator) = &operator {
+            operator.hurry(None, &stopped).await.expect("a key can be hurried");
+        }
+        let again = |status: &Status| status.totals.deferred >= round;
+        running.until("the first comes back", again).await;
+    }
+    assert_eq!(running.stopped().await.queued, 19);
+    assert_eq!(faults.offers().len(), 0);
+    switch.tell(vec![]);
+    if let Some(operator) = &operator {
+        operator.resume(None, Some(&stopped)).await.expect("a key can go on");
+    }
+    route.drain(&Faults::none()).await;
+    route.check(1, 1..21, &[], 0).await;
 }
