@@ -2,6 +2,7 @@
 
 mod support;
 
+use support::http::{address, wait_for};
 use support::postgres::Postgres;
 use support::{Fixture, Ran, wait_until};
 
@@ -109,6 +110,36 @@ fn a_paused_pipeline_goes_on_without_a_restart() {
     run(&fixture, &["resume", "--key", "Order/1", "--json"]).assert_code(0);
     relay.signal("TERM");
     assert!(relay.wait().success());
+}
+
+#[test]
+fn a_paused_key_is_seen() {
+    let fixture = Fixture::migrated();
+    let id = fixture.insert("1", "OrderPlaced", "{}");
+    let why = ["pause", "--key", "Order/1", "--reason", "a bad address"];
+    run(&fixture, &why).assert_code(0);
+    let (to, free) = (to(&fixture, "out.jsonl"), "127.0.0.1:0");
+    let relay = fixture.start(&["relay", FROM[0], FROM[1], "--to", &to, "--listen", free]);
+    let status = || run(&fixture, &["status", "--json"]).assert_code(0).stdout;
+    wait_until("the key waits", || status().contains(r#""blocked_keys":1"#));
+    let json = status();
+    assert!(json.contains(r#""paused_keys":{"count":1,"first":["Order/1"]}"#), "{json}");
+    let text = run(&fixture, &["status"]).assert_code(0).stdout;
+    let expected =
+        "WARN  default: 1 key is paused: Order/1\n      help: postrider resume --key Order/1 ";
+    assert!(text.contains(expected), "{text}");
+    assert!(!text.contains("will be tried again"), "{text}");
+    let shown = run(&fixture, &["show", &id]).assert_code(0).stdout;
+    assert!(shown.contains("paused        its key, since "), "{shown}");
+    assert!(shown.contains(": a bad address\n"), "{shown}");
+    let metrics = wait_for(address(&relay), "/metrics", |answer| {
+        answer.sample("outbox_paused_keys{pipeline=\"default\"}") == Some(1.0)
+    });
+    assert_eq!(metrics.sample("outbox_blocked_keys{pipeline=\"default\"}"), Some(0.0));
+    run(&fixture, &["pause", "--pipeline", "default"]).assert_code(0);
+    wait_for(address(&relay), "/readyz", |answer| {
+        answer.status == 200 && answer.body.contains(r#""state":"paused""#)
+    });
 }
 
 /// A relay that finds the event before it hears of the resume does not keep it for its 30 s.

@@ -14,6 +14,8 @@
 
 mod follow;
 
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+use std::collections::BTreeSet;
 use std::time::SystemTime;
 
 use async_trait::async_trait;
@@ -66,6 +68,35 @@ pub struct Pause {
     pub since: SystemTime,
     /// Why, in the operator's words.
     pub reason: Option<String>,
+}
+
+/// How many of the keys that are stopped are named in a status.
+pub const PAUSED_KEYS_SHOWN: usize = 10;
+
+/// The keys that are stopped in a pipeline.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PausedKeys {
+    /// How many there are.
+    pub count: u64,
+    /// The first of them, up to [`PAUSED_KEYS_SHOWN`].
+    pub first: Vec<Key>,
+    /// How many of them have events that wait.
+    pub waiting: u64,
+}
+
+impl PausedKeys {
+    /// Those of a pipeline; how many have events that wait is yet to be found out.
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    pub(crate) fn of(pauses: &[Pause], pipeline: &str) -> Self {
+        // One that is stopped in every pipeline may be stopped in this one besides.
+        let keys: BTreeSet<&Key> = Pause::keys(pauses, pipeline).collect();
+        let count = keys.len() as u64;
+        Self {
+            count,
+            first: keys.into_iter().take(PAUSED_KEYS_SHOWN).cloned().collect(),
+            waiting: 0,
+        }
+    }
 }
 
 impl Pause {
@@ -124,5 +155,10 @@ mod tests {
         assert!(Pause::of_pipeline(&pauses, "a").is_some());
         assert!(Pause::of_pipeline(&pauses, "b").is_none());
         assert!(Pause::of_pipeline(&[pause(None, None)], "b").is_some());
+        let twice =
+            [pause(None, Some("1")), pause(Some("a"), Some("1")), pause(Some("a"), Some("2"))];
+        let keys = PausedKeys::of(&twice, "a");
+        assert_eq!((keys.count, keys.first.len()), (2, 2));
+        assert_eq!(PausedKeys::of(&twice, "b").count, 1);
     }
 }

@@ -3,9 +3,12 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::Args;
+use postrider::Key;
 use postrider_relay::events::{EventLife, EventRow, InPipeline, Standing};
+use postrider_relay::pauses::Pause;
 use serde::Serialize;
 
+use super::pause::PauseObject;
 use crate::cli::OutboxArgs;
 use crate::error::{CliError, Code};
 use crate::event_object::{EventObject, SetAsideObject, key_text, set_aside_text};
@@ -50,6 +53,9 @@ struct PipelineObject<'l> {
     ahead: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     behind: Option<BlockerObject<'l>>,
+    /// What an operator has stopped, so that it waits.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pauses: Vec<PauseObject<'l>>,
 }
 
 #[derive(Serialize)]
@@ -62,12 +68,14 @@ struct BlockerObject<'l> {
 /// Shows an event.
 pub(crate) async fn run(args: &ShowArgs, output: Output) -> Result<(), CliError> {
     let outbox = Outbox::find(&args.outbox)?;
-    let life = outbox.operator().await?.event(&args.event_id, args.payload).await?;
+    let operator = outbox.operator().await?;
+    let life = operator.event(&args.event_id, args.payload).await?;
     let life = life.ok_or_else(|| not_found(&args.event_id))?;
+    let pauses = operator.pauses().await?;
     if output.is_json() {
-        return output.object(&to_object(&life));
+        return output.object(&to_object(&life, &pauses));
     }
-    output.data(&to_text(&life))?;
+    output.data(&to_text(&life, &pauses))?;
     if life.pipelines.is_empty() {
         output.talk("no relay has ever read this outbox");
     }
@@ -102,7 +110,23 @@ fn state(standing: &Standing) -> &str {
     }
 }
 
-fn to_object(life: &EventLife) -> LifeObject<'_> {
+/// What keeps an event from being published in a pipeline.
+fn stopped_by<'p>(
+    pauses: &'p [Pause],
+    event: &EventRow,
+    it: &InPipeline,
+) -> impl Iterator<Item = &'p Pause> {
+    let is_settled = matches!(it.standing, Standing::Settled { .. });
+    pauses.iter().filter(move |pause| {
+        let is_its_key = |key: &Key| {
+            key.aggregate_type == event.aggregate_type && key.aggregate_id == event.aggregate_id
+        };
+        let is_here = pause.pipeline.as_ref().is_none_or(|name| *name == it.pipeline);
+        !is_settled && is_here && pause.key.as_ref().is_none_or(is_its_key)
+    })
+}
+
+fn to_object<'l>(life: &'l EventLife, pauses: &'l [Pause]) -> LifeObject<'l> {
     let pipelines = life.pipelines.iter().map(|it| PipelineObject {
         pipeline: &it.pipeline,
         state: state(&it.standing),
@@ -119,6 +143,7 @@ fn to_object(life: &EventLife) -> LifeObject<'_> {
             event_id: &behind.event_id,
             set_aside: SetAsideObject::new(&behind.set_aside),
         }),
+        pauses: stopped_by(pauses, &life.event, it).map(PauseObject::new).collect(),
     });
     LifeObject {
         event: EventObject::new(&life.event),
@@ -127,7 +152,7 @@ fn to_object(life: &EventLife) -> LifeObject<'_> {
     }
 }
 
-fn to_text(life: &EventLife) -> String {
+fn to_text(life: &EventLife, pauses: &[Pause]) -> String {
     let EventLife { event, in_outbox, pipelines } = life;
     let time = |time: Option<std::time::SystemTime>| time.map_or_else(|| "-".into(), rfc3339);
     let stands = if *in_outbox { "in the outbox" } else { "only set aside, not in the outbox" };
@@ -158,6 +183,15 @@ fn to_text(life: &EventLife) -> String {
             let (id, ahead) = (plain(&behind.event_id), it.ahead);
             let why = set_aside_text(&behind.set_aside);
             text.push_str(&format!("waits behind  {ahead} of its key, first {id}: {why}\n"));
+        }
+        for pause in stopped_by(pauses, event, it) {
+            let what = if pause.key.is_some() { "its key" } else { "the pipeline" };
+            let why = pause.reason.as_ref().map(|why| format!(": {}", plain(why)));
+            let since = rfc3339(pause.since);
+            text.push_str(&format!(
+                "paused        {what}, since {since}{}\n",
+                why.unwrap_or_default()
+            ));
         }
     }
     text
