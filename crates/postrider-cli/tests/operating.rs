@@ -104,7 +104,7 @@ fn a_paused_pipeline_goes_on_without_a_restart() {
     wait_until("the event is published", || fixture.lines("out.jsonl").len() == 1);
     run(&fixture, &["pause", "--key", "Order/1"]).assert_code(0);
     run(&fixture, &["resume"]).assert_code(1).assert_talk(&[
-        "error: every pipeline is not paused",
+        "error: no pipeline is paused",
         "the key Order/1 in every pipeline is still paused",
     ]);
     run(&fixture, &["resume", "--key", "Order/1", "--json"]).assert_code(0);
@@ -140,6 +140,51 @@ fn a_paused_key_is_seen() {
     wait_for(address(&relay), "/readyz", |answer| {
         answer.status == 200 && answer.body.contains(r#""state":"paused""#)
     });
+}
+
+#[test]
+fn what_cannot_be_paused_or_resumed_is_told_why() {
+    let fixture = Fixture::migrated();
+    for name in ["", "*"] {
+        run(&fixture, &["pause", "--pipeline", name])
+            .assert_code(2)
+            .assert_talk(&["leave it out to mean every pipeline"]);
+    }
+    run(&fixture, &["pause"]).assert_code(0);
+    run(&fixture, &["pause", "--key", "Order/1"]).assert_code(0);
+    run(&fixture, &["resume", "--pipeline", "default"]).assert_code(1).assert_talk(&[
+        "error: every pipeline is paused, and not the pipeline default alone",
+        "fix: let all of them go on: postrider resume --from sqlite://app.db",
+    ]);
+    let key = ["resume", "--pipeline", "default", "--key", "Order/1"];
+    run(&fixture, &key).assert_code(1).assert_talk(&[
+        "error: the key Order/1 in every pipeline is paused, and not the pipeline default alone",
+        "fix: let all of them go on: postrider resume --key Order/1 --from sqlite://app.db",
+    ]);
+    run(&fixture, &["resume", "--key", "Order/2"])
+        .assert_code(1)
+        .assert_talk(&["error: the key Order/2 is paused in no pipeline"]);
+    let odd = run(&fixture, &["pause", "--pipeline", "mails", "--json"]).assert_code(0).stdout;
+    assert!(
+        odd.contains(r#","warning":"no relay has run \"mails\" yet; known are: default""#),
+        "{odd}"
+    );
+    let to = to(&fixture, "out.jsonl");
+    let config = format!(
+        "[source]\nurl = \"sqlite://app.db\"\n\
+         [[pipeline]]\nname = \"orders\"\nprogress = \"cursor\"\nsink = {{ url = \"{to}\" }}\n\
+         [[pipeline]]\nname = \"bills\"\nprogress = \"cursor\"\nsink = {{ url = \"{to}\" }}\n"
+    );
+    fixture.write("p.toml", config);
+    let pause = |name: &str| fixture.run(&["pause", "--pipeline", name, "--config", "p.toml"]);
+    pause("mails").assert_code(2).assert_talk(&[
+        "error: p.toml has no pipeline mails",
+        "fix: name one that it has: orders, bills",
+    ]);
+    pause("bills").assert_code(0);
+    // What was paused before it left the configuration can go on.
+    let resume = ["resume", "--pipeline", "mails", "--config", "p.toml"];
+    fixture.run(&resume).assert_code(0).assert_talk(&["the pipeline mails goes on"]);
 }
 
 /// A relay that finds the event before it hears of the resume does not keep it for its 30 s.
