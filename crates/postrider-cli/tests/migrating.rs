@@ -4,8 +4,8 @@
 
 mod support;
 
-use support::Fixture;
 use support::postgres::Postgres;
+use support::{Fixture, Ran};
 
 const SQLITE: [&str; 2] = ["--from", "sqlite://app.db"];
 
@@ -231,4 +231,36 @@ fn commands_to_copy_hide_no_part_of_the_url() {
     empty.assert_talk(&["run `postrider migrate --from \"$POSTRIDER_SOURCE__URL\"`"]);
     let migrated = postgres.migrate(&[]).assert_code(0).assert_talk(&[next]);
     assert!(!migrated.stderr.contains("***"), "{}", migrated.stderr);
+}
+
+/// A relay that misses a table says to migrate: that must not end with "up to date already".
+#[test]
+fn a_table_that_is_gone_is_named_with_the_sql_that_makes_it() {
+    let postgres = Postgres::new();
+    postgres.migrate(&[]).assert_code(0);
+    let is_anew = |ran: Ran, gone: &[&str]| {
+        let sql = ran.stderr.split_once("by this SQL:\n").map(|(_, sql)| sql.to_owned());
+        ran.assert_code(6).assert_talk(gone);
+        sql.expect("the SQL is printed")
+    };
+    postgres.execute("DROP TABLE outbox_pauses, outbox_leases, outbox_failures");
+    let sql = is_anew(
+        postgres.migrate(&[]),
+        &["outbox_failures, outbox_leases, outbox_pauses: gone, although the migration"],
+    );
+    postgres.execute(&sql);
+    postgres.migrate(&["verify"]).assert_code(0);
+    postgres.migrate(&[]).assert_code(0).assert_talk(&["is up to date already"]);
+
+    let fixture = Fixture::migrated();
+    let migrate = || fixture.run(&["migrate", SQLITE[0], SQLITE[1]]);
+    fixture.database().execute_batch("DROP TABLE outbox_pauses").unwrap();
+    fixture
+        .run(&["relay", SQLITE[0], SQLITE[1], "--to", "stdout:", "--drain"])
+        .assert_code(3)
+        .assert_talk(&["has no table outbox_pauses", "fix: run `postrider migrate --from "]);
+    let sql = is_anew(migrate(), &["outbox_pauses: gone, although the migration"]);
+    fixture.database().execute_batch(&sql).unwrap();
+    migrate().assert_code(0);
+    fixture.run(&["migrate", "verify", SQLITE[0], SQLITE[1]]).assert_code(0);
 }

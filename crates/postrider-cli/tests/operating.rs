@@ -4,6 +4,8 @@
 
 mod support;
 
+use support::http::{address, wait_for};
+use support::postgres::Postgres;
 use support::{Fixture, Ran, wait_until};
 
 const FROM: [&str; 2] = ["--from", "sqlite://app.db"];
@@ -136,12 +138,125 @@ fn a_paused_pipeline_goes_on_without_a_restart() {
     wait_until("the event is published", || fixture.lines("out.jsonl").len() == 1);
     run(&fixture, &["pause", "--key", "Order/1"]).assert_code(0);
     run(&fixture, &["resume"]).assert_code(1).assert_talk(&[
-        "error: every pipeline is not paused",
+        "error: no pipeline is paused",
         "the key Order/1 in every pipeline is still paused",
     ]);
     run(&fixture, &["resume", "--key", "Order/1", "--json"]).assert_code(0);
     relay.signal("TERM");
     assert!(relay.wait().success());
+}
+
+#[test]
+fn a_paused_key_is_seen() {
+    let fixture = Fixture::migrated();
+    let id = fixture.insert("1", "OrderPlaced", "{}");
+    let why = ["pause", "--key", "Order/1", "--reason", "a bad address"];
+    run(&fixture, &why).assert_code(0);
+    let (to, free) = (to(&fixture, "out.jsonl"), "127.0.0.1:0");
+    let relay = fixture.start(&["relay", FROM[0], FROM[1], "--to", &to, "--listen", free]);
+    let status = || run(&fixture, &["status", "--json"]).assert_code(0).stdout;
+    wait_until("the key waits", || status().contains(r#""blocked_keys":1"#));
+    let json = status();
+    assert!(json.contains(r#""paused_keys":{"count":1,"first":["Order/1"]}"#), "{json}");
+    let text = run(&fixture, &["status"]).assert_code(0).stdout;
+    let expected =
+        "WARN  default: 1 key is paused: Order/1\n      help: postrider resume --key Order/1 ";
+    assert!(text.contains(expected), "{text}");
+    assert!(!text.contains("will be tried again"), "{text}");
+    let shown = run(&fixture, &["show", &id]).assert_code(0).stdout;
+    assert!(shown.contains("paused        its key, since "), "{shown}");
+    assert!(shown.contains(": a bad address\n"), "{shown}");
+    let metrics = wait_for(address(&relay), "/metrics", |answer| {
+        answer.sample("outbox_paused_keys{pipeline=\"default\"}") == Some(1.0)
+    });
+    assert_eq!(metrics.sample("outbox_blocked_keys{pipeline=\"default\"}"), Some(0.0));
+    run(&fixture, &["pause", "--pipeline", "default"]).assert_code(0);
+    wait_for(address(&relay), "/readyz", |answer| {
+        answer.status == 200 && answer.body.contains(r#""state":"paused""#)
+    });
+}
+
+#[test]
+fn what_cannot_be_paused_or_resumed_is_told_why() {
+    let fixture = Fixture::migrated();
+    for name in ["", "*"] {
+        run(&fixture, &["pause", "--pipeline", name])
+            .assert_code(2)
+            .assert_talk(&["leave it out to mean every pipeline"]);
+    }
+    run(&fixture, &["pause"]).assert_code(0);
+    run(&fixture, &["pause", "--key", "Order/1"]).assert_code(0);
+    run(&fixture, &["resume", "--pipeline", "default"]).assert_code(1).assert_talk(&[
+        "error: every pipeline is paused, and not the pipeline default alone",
+        "fix: let all of them go on: postrider resume --from sqlite://app.db",
+    ]);
+    let key = ["resume", "--pipeline", "default", "--key", "Order/1"];
+    run(&fixture, &key).assert_code(1).assert_talk(&[
+        "error: the key Order/1 in every pipeline is paused, and not the pipeline default alone",
+        "fix: let all of them go on: postrider resume --key Order/1 --from sqlite://app.db",
+    ]);
+    run(&fixture, &["resume", "--key", "Order/2"])
+        .assert_code(1)
+        .assert_talk(&["error: the key Order/2 is paused in no pipeline"]);
+    let odd = run(&fixture, &["pause", "--pipeline", "mails", "--json"]).assert_code(0).stdout;
+    assert!(
+        odd.contains(r#","warning":"no relay has run \"mails\" yet; known are: default""#),
+        "{odd}"
+    );
+    let to = to(&fixture, "out.jsonl");
+    let config = format!(
+        "[source]\nurl = \"sqlite://app.db\"\n\
+         [[pipeline]]\nname = \"orders\"\nprogress = \"cursor\"\nsink = {{ url = \"{to}\" }}\n\
+         [[pipeline]]\nname = \"bills\"\nprogress = \"cursor\"\nsink = {{ url = \"{to}\" }}\n"
+    );
+    fixture.write("p.toml", config);
+    let pause = |name: &str| fixture.run(&["pause", "--pipeline", name, "--config", "p.toml"]);
+    pause("mails").assert_code(2).assert_talk(&[
+        "error: p.toml has no pipeline mails",
+        "fix: name one that it has: orders, bills",
+    ]);
+    pause("bills").assert_code(0);
+    // What was paused before it left the configuration can go on.
+    let resume = ["resume", "--pipeline", "mails", "--config", "p.toml"];
+    fixture.run(&resume).assert_code(0).assert_talk(&["the pipeline mails goes on"]);
+}
+
+/// A relay that finds the event before it hears of the resume does not keep it for its 30 s.
+#[test]
+fn a_key_that_is_resumed_goes_on_within_seconds() {
+    let postgres = Postgres::new();
+    postgres.migrate(&[]).assert_code(0);
+    let sqlite = Fixture::migrated();
+    let published = "SELECT outbox_publish('Order', '1', 'OrderPaid', '{}'::jsonb)";
+    for (fixture, from, insert) in [
+        (&sqlite, FROM[1], &(|| drop(sqlite.insert("1", "OrderPaid", "{}"))) as &dyn Fn()),
+        (&postgres.fixture, &*postgres.url, &|| postgres.execute(published)),
+    ] {
+        let to = to(fixture, "out.jsonl");
+        let mut relay = fixture.start(&["relay", "--from", from, "--to", &to]);
+        let key = ["--key", "Order/1", "--from", from];
+        for round in 1..=3 {
+            fixture.run(&[&["pause"], &key[..]].concat()).assert_code(0);
+            // What it says of the pipeline, it knows of the key, too.
+            let other = ["pause", "--pipeline", "default", "--reason", "told", "--from", from];
+            fixture.run(&other).assert_code(0);
+            let told = || relay.stderr().matches("paused by an operator").count() == round;
+            wait_until("the relay has heard of it", told);
+            insert();
+            let pipeline = ["resume", "--pipeline", "default", "--from", from];
+            fixture.run(&pipeline).assert_code(0);
+            wait_until("the key waits", || {
+                let json = fixture.run(&["status", "--json", "--from", from]).assert_code(0).stdout;
+                json.contains(r#""deferred":1,"blocked_keys":1"#)
+            });
+            let resumed = std::time::Instant::now();
+            fixture.run(&[&["resume"], &key[..]].concat()).assert_code(0);
+            wait_until("it is published", || fixture.lines("out.jsonl").len() == round);
+            assert!(resumed.elapsed().as_secs() < 10, "{:?}", resumed.elapsed());
+        }
+        relay.signal("TERM");
+        assert!(relay.wait().success());
+    }
 }
 
 #[test]
@@ -252,4 +367,32 @@ fn a_replay_that_cannot_go_on_says_how_to() {
     assert!(talk.contains("--after 1\n") && talk.contains("--after 2\n"), "{talk}");
     let lines = fixture.lines("again.jsonl");
     assert!(lines.len() == 1 && lines[0].contains(&first), "{lines:?}");
+}
+
+/// A relay that can never know what is paused would publish nothing, and look well.
+#[test]
+fn a_relay_that_may_not_see_pauses_ends_with_what_helps() {
+    let postgres = Postgres::new();
+    postgres.migrate(&[]).assert_code(0);
+    let Postgres { schema, url, fixture } = &postgres;
+    let role = format!("{schema}_relay");
+    postgres.execute(&format!(
+        "CREATE ROLE {role} LOGIN PASSWORD 'pass'; GRANT USAGE ON SCHEMA {schema} TO {role};
+         GRANT ALL ON ALL TABLES IN SCHEMA {schema} TO {role};
+         REVOKE ALL ON outbox_pauses FROM {role}"
+    ));
+    let (_, host) = url.split_once('@').unwrap();
+    let (from, to) = (format!("postgres://{role}:pass@{host}"), to(fixture, "out.jsonl"));
+    let drain = ["relay", "--from", &from, "--to", &to, "--drain"];
+    fixture.run(&drain).assert_code(3).assert_talk(&[
+        "cannot look at what is paused",
+        "permission denied for table outbox_pauses",
+        "fix: GRANT SELECT ON \"outbox_pauses\" TO",
+    ]);
+    postgres.execute(&format!("GRANT SELECT ON outbox_pauses TO {role}"));
+    fixture.run(&drain).assert_code(0);
+    let mut relay = fixture.start(&drain[..5]);
+    relay.wait_for("starting");
+    postgres.execute("DROP TABLE outbox_pauses");
+    assert_eq!(relay.wait().code(), Some(3), "{}", relay.stderr());
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 use postrider::Key;
 
-use crate::pauses::Pause;
+use crate::pauses::{Pause, PausedKeys};
 use crate::slots::SlotStatus;
 use crate::source::SourceError;
 
@@ -110,6 +110,15 @@ pub struct PipelineStatus {
     pub slot: Option<SlotStatus>,
     /// An operator has stopped it.
     pub paused: Option<Pause>,
+    /// What an operator has stopped of it.
+    pub paused_keys: PausedKeys,
+}
+
+impl PipelineStatus {
+    /// Keys that wait for another reason than that an operator has stopped them.
+    pub fn keys_in_trouble(&self) -> u64 {
+        self.blocked_keys.saturating_sub(self.paused_keys.waiting)
+    }
 }
 
 /// Who may read a shard of an outbox.

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use crate::admin::{COUNT_MAX, LeaseStatus, PipelineStatus};
 use crate::amounts::{age as age_of, size};
 use crate::diagnosis::Level;
-use crate::pauses::Pause;
+use crate::pauses::{Pause, PausedKeys};
 use crate::shell::word;
 use crate::slots::{SlotState, SlotStatus};
 
@@ -74,6 +74,7 @@ pub fn reasons(pipeline: &PipelineStatus, thresholds: &Thresholds, now: SystemTi
             reasons.extend(silent(pipeline, thresholds, now));
         }
     }
+    reasons.extend(paused_keys(&pipeline.paused_keys));
     reasons.extend(parked(pipeline));
     reasons.extend(pipeline.slot.iter().flat_map(|slot| slot_reasons(pipeline, slot, thresholds)));
     reasons.sort_by_key(|reason| std::cmp::Reverse(reason.level));
@@ -98,6 +99,17 @@ fn paused(pause: &Pause, now: SystemTime) -> Reason {
     let only = pause.pipeline.as_ref().map(|name| format!(" --pipeline {}", word(name)));
     let command = format!("postrider resume{}", only.unwrap_or_default());
     reason("paused", Level::Warn, format!("paused for {since}{why}")).helped_by(command)
+}
+
+/// Keys stand still because an operator has stopped them.
+fn paused_keys(keys: &PausedKeys) -> Option<Reason> {
+    let first = keys.first.first()?;
+    let names: Vec<String> = keys.first.iter().map(ToString::to_string).collect();
+    let more = if keys.count > names.len() as u64 { ", …" } else { "" };
+    let what = counted(keys.count, "key is", "keys are");
+    let what = format!("{what} paused: {}{more}", names.join(", "));
+    let command = format!("postrider resume --key {}", word(&first.to_string()));
+    Some(reason("paused_keys", Level::Warn, what).helped_by(command))
 }
 
 /// Something is there to be done by a relay.
@@ -162,13 +174,15 @@ fn silent(pipeline: &PipelineStatus, thresholds: &Thresholds, now: SystemTime) -
 }
 
 fn parked(pipeline: &PipelineStatus) -> Option<Reason> {
-    let PipelineStatus { name, parked, queued, blocked_keys, .. } = pipeline;
+    let PipelineStatus { name, parked, queued, .. } = pipeline;
+    // Those that are paused have a reason of their own.
+    let blocked_keys = pipeline.keys_in_trouble();
     let behind = match (blocked_keys, queued) {
         (0, _) => String::new(),
-        (keys, 0) => format!("; {} blocked", counted(*keys, "key is", "keys are")),
+        (keys, 0) => format!("; {} blocked", counted(keys, "key is", "keys are")),
         (keys, queued) => format!(
             "; {} blocked, with {} behind",
-            counted(*keys, "key is", "keys are"),
+            counted(keys, "key is", "keys are"),
             counted(*queued, "event", "events")
         ),
     };
@@ -177,8 +191,8 @@ fn parked(pipeline: &PipelineStatus) -> Option<Reason> {
         let command = format!("postrider dlq list --pipeline {}", word(name));
         return Some(reason("parked", Level::Warn, what).helped_by(command));
     }
-    let keys = counted(*blocked_keys, "key waits", "keys wait");
-    (*blocked_keys > 0).then(|| {
+    let keys = counted(blocked_keys, "key waits", "keys wait");
+    (blocked_keys > 0).then(|| {
         reason("blocked", Level::Warn, format!("{keys} for an event that will be tried again"))
     })
 }

@@ -8,9 +8,14 @@
 //! - An event of a paused *key* is deferred when it is its turn, and so everything of its key
 //!   behind it is queued, as after an event that failed. It counts no attempt. Events that are in
 //!   no order (`ordering = "none"`, and those with a `deliver_after`) go on.
+//!
+//! Whoever resumes a key lets its first event come back at once. A relay may not have heard of it
+//! by then, and defer it once more: so it does the same again when it hears of it.
 
 mod follow;
 
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+use std::collections::BTreeSet;
 use std::time::SystemTime;
 
 use async_trait::async_trait;
@@ -18,8 +23,7 @@ use postrider::Key;
 
 use crate::source::SourceError;
 
-pub(crate) use self::follow::Known;
-pub use self::follow::{PauseWatch, follow};
+pub use self::follow::{Known, PauseWatch, follow};
 
 /// Stops and resumes the pipelines of one outbox, and keys of them.
 #[async_trait]
@@ -43,6 +47,10 @@ pub trait Pauses: Send + Sync {
         pipeline: Option<&str>,
         key: Option<&Key>,
     ) -> Result<Vec<Pause>, SourceError>;
+
+    /// Lets the first event of a key that waits for its time, in a pipeline or in all, come back
+    /// now.
+    async fn hurry(&self, pipeline: Option<&str>, key: &Key) -> Result<(), SourceError>;
 }
 
 /// What stands for every pipeline.
@@ -60,6 +68,35 @@ pub struct Pause {
     pub since: SystemTime,
     /// Why, in the operator's words.
     pub reason: Option<String>,
+}
+
+/// How many of the keys that are stopped are named in a status.
+pub const PAUSED_KEYS_SHOWN: usize = 10;
+
+/// The keys that are stopped in a pipeline.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PausedKeys {
+    /// How many there are.
+    pub count: u64,
+    /// The first of them, up to [`PAUSED_KEYS_SHOWN`].
+    pub first: Vec<Key>,
+    /// How many of them have events that wait.
+    pub waiting: u64,
+}
+
+impl PausedKeys {
+    /// Those of a pipeline; how many have events that wait is yet to be found out.
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    pub(crate) fn of(pauses: &[Pause], pipeline: &str) -> Self {
+        // One that is stopped in every pipeline may be stopped in this one besides.
+        let keys: BTreeSet<&Key> = Pause::keys(pauses, pipeline).collect();
+        let count = keys.len() as u64;
+        Self {
+            count,
+            first: keys.into_iter().take(PAUSED_KEYS_SHOWN).cloned().collect(),
+            waiting: 0,
+        }
+    }
 }
 
 impl Pause {
@@ -118,5 +155,10 @@ mod tests {
         assert!(Pause::of_pipeline(&pauses, "a").is_some());
         assert!(Pause::of_pipeline(&pauses, "b").is_none());
         assert!(Pause::of_pipeline(&[pause(None, None)], "b").is_some());
+        let twice =
+            [pause(None, Some("1")), pause(Some("a"), Some("1")), pause(Some("a"), Some("2"))];
+        let keys = PausedKeys::of(&twice, "a");
+        assert_eq!((keys.count, keys.first.len()), (2, 2));
+        assert_eq!(PausedKeys::of(&twice, "b").count, 1);
     }
 }

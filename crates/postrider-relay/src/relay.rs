@@ -53,7 +53,7 @@ use self::shard::ShardPlan;
 use crate::config::{Config, PipelineConfig, SourceConfig};
 use crate::failure::SinkError;
 use crate::hint::Hint;
-use crate::pauses::PauseWatch;
+use crate::pauses::{Known, PauseWatch};
 use crate::pipeline::decision::random_jitter;
 use crate::pipeline::{Ordering, Pipeline, PipelineError, Totals};
 use crate::reconcile;
@@ -217,7 +217,7 @@ impl Relay {
     pub async fn run(self, shutdown: Shutdown) -> Vec<Outcome> {
         let Self { name, plans, hint, beside, telemetry } = self;
         let (stop_beside, until_stopped) = shutdown::shutdown();
-        let (known, paused) = watch::channel(None);
+        let (known, paused) = watch::channel(Known::default());
         let mut tasks = match beside {
             None => JoinSet::new(),
             Some(beside) => match beside.start(&hint, &telemetry, known, until_stopped).await {

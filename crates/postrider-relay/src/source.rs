@@ -250,18 +250,28 @@ impl SourceError {
         Self { kind, message: message.into(), hint: None, source: None }
     }
 
+    /// The same error for somebody else who has to hear of it, with its causes in the message.
+    pub(crate) fn told_again(&self) -> Self {
+        Self { hint: self.hint.clone(), ..Self::new(self.kind, self.with_causes()) }
+    }
+
     /// The error with its causes and the hint, for a log.
     pub fn details(&self) -> String {
+        let mut details = self.with_causes();
+        if let Some(hint) = &self.hint {
+            details.push_str("; ");
+            details.push_str(hint);
+        }
+        details
+    }
+
+    fn with_causes(&self) -> String {
         let mut details = self.message.clone();
         let mut cause = std::error::Error::source(self);
         while let Some(error) = cause {
             details.push_str(": ");
             details.push_str(&error.to_string());
             cause = error.source();
-        }
-        if let Some(hint) = &self.hint {
-            details.push_str("; ");
-            details.push_str(hint);
         }
         details
     }

@@ -193,6 +193,7 @@ mod tests {
             leases: Vec::new(),
             slot: None,
             paused: None,
+            paused_keys: Default::default(),
         };
         let (database, table) = ("sqlite", "outbox".to_owned());
         telemetry.sampled(OutboxStatus { database, table, pipelines: vec![orders], written: None });

@@ -1,5 +1,6 @@
 //! `postrider migrate`: creates or upgrades the outbox tables.
 
+mod gone;
 mod roles;
 mod status;
 mod verify;
@@ -98,6 +99,9 @@ async fn migrate(args: &MigrateArgs, output: Output) -> Result<(), CliError> {
     }
     let migrating = outbox.migrate(layout);
     let applied = Progress::new(output).during(|| "migrating".to_owned(), migrating).await?;
+    if applied.is_empty() {
+        gone::check(&outbox).await?;
+    }
     if output.is_json() {
         let applied = applied.into_iter().map(Into::into).collect();
         return output.object(&MigratedObject { table, applied });

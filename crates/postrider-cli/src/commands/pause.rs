@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::dlq::parse_key;
 use crate::cli::OutboxArgs;
 use crate::error::{CliError, Code};
-use crate::outbox::{Outbox, shell_word};
+use crate::outbox::{Outbox, read_config, shell_word};
 use crate::output::{Output, plain};
 use crate::time::rfc3339;
 
@@ -49,7 +49,7 @@ struct What {
     #[command(flatten)]
     outbox: OutboxArgs,
     /// Only this pipeline [default: all]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = parse_pipeline)]
     pipeline: Option<String>,
     /// Only this key, the type and id of an aggregate
     #[arg(long, value_name = "TYPE/ID", value_parser = parse_key)]
@@ -59,6 +59,27 @@ struct What {
 impl What {
     fn text(&self) -> String {
         text(self.pipeline.as_deref(), self.key.as_ref())
+    }
+
+    /// Refuses a pipeline that the configuration does not have.
+    fn check_pipeline(&self) -> Result<(), CliError> {
+        let (Some(name), Some(path)) = (&self.pipeline, &self.outbox.config) else { return Ok(()) };
+        let config = read_config(path)?;
+        let names: Vec<&str> = config.pipelines.iter().map(|it| it.name.as_str()).collect();
+        if names.contains(&name.as_str()) {
+            return Ok(());
+        }
+        let what = format!("{} has no pipeline {}", path.display(), plain(name));
+        let fix = format!("name one that it has: {}", names.join(", "));
+        Err(CliError::new(Code::Usage, what).with_fix(fix))
+    }
+}
+
+/// Reads the name of a pipeline; every one is meant without the flag.
+fn parse_pipeline(name: &str) -> Result<String, String> {
+    match name {
+        "" | "*" => Err("leave it out to mean every pipeline".into()),
+        name => Ok(name.to_owned()),
     }
 }
 
@@ -90,6 +111,9 @@ struct PausedObject<'p> {
     /// It was not paused before.
     paused: bool,
     pauses: Vec<PauseObject<'p>>,
+    /// What is odd about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    warning: Option<&'p str>,
 }
 
 #[derive(Serialize)]
@@ -102,14 +126,16 @@ struct ResumedObject<'p> {
 /// Stops a pipeline or a key.
 pub(crate) async fn pause(args: &PauseArgs, output: Output) -> Result<(), CliError> {
     let PauseArgs { what, reason } = args;
+    what.check_pipeline()?;
     let outbox = Outbox::find(&what.outbox)?;
     let operator = outbox.operator().await?;
+    let mut warning = None;
     if let Some(pipeline) = &what.pipeline {
         let status = operator.status().await?;
         let names: Vec<&str> = status.pipelines.iter().map(|it| it.name.as_str()).collect();
-        if !names.contains(&pipeline.as_str()) && !output.is_json() {
+        if !names.contains(&pipeline.as_str()) {
             let known = names.join(", ");
-            output.talk(&format!("no relay has run {pipeline:?} yet; known are: {known}"));
+            warning = Some(format!("no relay has run {pipeline:?} yet; known are: {known}"));
         }
     }
     let is_new =
@@ -117,7 +143,11 @@ pub(crate) async fn pause(args: &PauseArgs, output: Output) -> Result<(), CliErr
     if output.is_json() {
         let pauses = operator.pauses().await?;
         let pauses = pauses.iter().map(PauseObject::new).collect();
-        return output.object(&PausedObject { paused: is_new, pauses });
+        let warning = warning.as_deref();
+        return output.object(&PausedObject { paused: is_new, pauses, warning });
+    }
+    if let Some(warning) = warning {
+        output.talk(&warning);
     }
     let already = if is_new { "" } else { " already" };
     output.talk(&format!("{} is paused{already}; relays notice within two seconds", what.text()));
@@ -147,12 +177,39 @@ pub(crate) async fn resume(args: &ResumeArgs, output: Output) -> Result<(), CliE
             output.talk(&format!("{name} is still paused, since {}", rfc3339(pause.since)));
         }
     }
-    if resumed.is_empty() {
-        let what = format!("{} is not paused", what.text());
-        let fix = format!("see what is: postrider status {}", outbox.flags);
-        return Err(CliError::new(Code::Failure, what).with_fix(fix));
+    match resumed.is_empty() {
+        true => Err(nothing_resumed(what, &left, &outbox.flags)),
+        false => Ok(()),
     }
-    Ok(())
+}
+
+/// Nothing went on: it is not paused, or not by itself.
+fn nothing_resumed(what: &What, left: &[Pause], flags: &str) -> CliError {
+    let with_all = |pause: &&Pause| pause.pipeline.is_none() && pause.key == what.key;
+    let (said, fix) = match (&what.pipeline, &what.key, left.iter().find(with_all)) {
+        (Some(pipeline), key, Some(all)) => {
+            let key_flag =
+                key.as_ref().map(|key| format!(" --key {}", shell_word(&key.to_string())));
+            let said = format!(
+                "{} is paused, and not the pipeline {} alone",
+                text(None, all.key.as_ref()),
+                plain(pipeline)
+            );
+            let resume = format!("postrider resume{} {flags}", key_flag.unwrap_or_default());
+            (said, format!("let all of them go on: {resume}"))
+        }
+        (pipeline, key, _) => {
+            let said = match (pipeline, key) {
+                (None, None) => "no pipeline is paused".to_owned(),
+                (None, Some(key)) => {
+                    format!("the key {} is paused in no pipeline", plain(&key.to_string()))
+                }
+                (Some(_), _) => format!("{} is not paused", what.text()),
+            };
+            (said, format!("see what is: postrider status {flags}"))
+        }
+    };
+    CliError::new(Code::Failure, said).with_fix(fix)
 }
 
 fn text(pipeline: Option<&str>, key: Option<&Key>) -> String {

@@ -3,12 +3,15 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::Args;
+use postrider::Key;
 use postrider_relay::events::{EventLife, EventRow, InPipeline, Standing};
 use postrider_relay::operator::Operator;
+use postrider_relay::pauses::Pause;
 use postrider_relay::readback::Kept;
 use postrider_relay::verification::{self, Places};
 use serde::Serialize;
 
+use super::pause::PauseObject;
 use crate::cli::OutboxArgs;
 use crate::error::{CliError, Code};
 use crate::event_object::{EventObject, SetAsideObject, headers, key_text, set_aside_text};
@@ -79,6 +82,9 @@ struct PipelineObject<'l> {
     ahead: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     behind: Option<BlockerObject<'l>>,
+    /// What an operator has stopped, so that it waits.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pauses: Vec<PauseObject<'l>>,
 }
 
 #[derive(Serialize)]
@@ -94,15 +100,16 @@ pub(crate) async fn run(args: &ShowArgs, output: Output) -> Result<(), CliError>
     let operator = outbox.operator().await?;
     let life = operator.event(&args.event_id, args.payload).await?;
     let life = life.ok_or_else(|| not_found(&args.event_id))?;
+    let pauses = operator.pauses().await?;
     let broker = match args.in_broker {
         true => Some(look_in_broker(args, &*operator, &life.event, output).await?),
         false => None,
     };
     if output.is_json() {
-        return output.object(&to_object(&life, broker.as_ref()));
+        return output.object(&to_object(&life, &pauses, broker.as_ref()));
     }
     let places = broker.iter().map(|(pipeline, places)| places_text(pipeline, places));
-    output.data(&[to_text(&life), places.collect()].concat())?;
+    output.data(&[to_text(&life, &pauses), places.collect()].concat())?;
     if life.pipelines.is_empty() {
         output.talk("no relay has ever read this outbox");
     }
@@ -171,7 +178,27 @@ fn state(standing: &Standing) -> &str {
     }
 }
 
-fn to_object<'l>(life: &'l EventLife, broker: Option<&'l (String, Places)>) -> LifeObject<'l> {
+/// What keeps an event from being published in a pipeline.
+fn stopped_by<'p>(
+    pauses: &'p [Pause],
+    event: &EventRow,
+    it: &InPipeline,
+) -> impl Iterator<Item = &'p Pause> {
+    let is_settled = matches!(it.standing, Standing::Settled { .. });
+    pauses.iter().filter(move |pause| {
+        let is_its_key = |key: &Key| {
+            key.aggregate_type == event.aggregate_type && key.aggregate_id == event.aggregate_id
+        };
+        let is_here = pause.pipeline.as_ref().is_none_or(|name| *name == it.pipeline);
+        !is_settled && is_here && pause.key.as_ref().is_none_or(is_its_key)
+    })
+}
+
+fn to_object<'l>(
+    life: &'l EventLife,
+    pauses: &'l [Pause],
+    broker: Option<&'l (String, Places)>,
+) -> LifeObject<'l> {
     let pipelines = life.pipelines.iter().map(|it| PipelineObject {
         pipeline: &it.pipeline,
         state: state(&it.standing),
@@ -188,6 +215,7 @@ fn to_object<'l>(life: &'l EventLife, broker: Option<&'l (String, Places)>) -> L
             event_id: &behind.event_id,
             set_aside: SetAsideObject::new(&behind.set_aside),
         }),
+        pauses: stopped_by(pauses, &life.event, it).map(PauseObject::new).collect(),
     });
     LifeObject {
         event: EventObject::new(&life.event),
@@ -210,7 +238,7 @@ fn to_object<'l>(life: &'l EventLife, broker: Option<&'l (String, Places)>) -> L
     }
 }
 
-fn to_text(life: &EventLife) -> String {
+fn to_text(life: &EventLife, pauses: &[Pause]) -> String {
     let EventLife { event, in_outbox, pipelines } = life;
     let time = |time: Option<std::time::SystemTime>| time.map_or_else(|| "-".into(), rfc3339);
     let stands = if *in_outbox { "in the outbox" } else { "only set aside, not in the outbox" };
@@ -241,6 +269,15 @@ fn to_text(life: &EventLife) -> String {
             let (id, ahead) = (plain(&behind.event_id), it.ahead);
             let why = set_aside_text(&behind.set_aside);
             text.push_str(&format!("waits behind  {ahead} of its key, first {id}: {why}\n"));
+        }
+        for pause in stopped_by(pauses, event, it) {
+            let what = if pause.key.is_some() { "its key" } else { "the pipeline" };
+            let why = pause.reason.as_ref().map(|why| format!(": {}", plain(why)));
+            let since = rfc3339(pause.since);
+            text.push_str(&format!(
+                "paused        {what}, since {since}{}\n",
+                why.unwrap_or_default()
+            ));
         }
     }
     text

@@ -28,6 +28,7 @@ fn green() -> PipelineStatus {
         }],
         slot: None,
         paused: None,
+        paused_keys: Default::default(),
     }
 }
 
@@ -133,4 +134,18 @@ fn a_slot_in_trouble_is_named() {
     assert_eq!(codes(&with(beyond)), [("slot_wal", Level::Fail)]);
     let unlimited = SlotStatus { safe_bytes: None, ..slot(SlotState::Streams) };
     assert_eq!(codes(&with(unlimited)), []);
+}
+
+#[test]
+fn a_key_that_is_paused_is_no_key_in_trouble() {
+    let key = |id: &str| postrider::Key { aggregate_type: "Order".into(), aggregate_id: id.into() };
+    let first = vec![key("1"), key("2")];
+    let paused_keys = PausedKeys { count: 2, first, waiting: 1 };
+    let paused = PipelineStatus { blocked_keys: 1, deferred: 1, paused_keys, ..green() };
+    assert_eq!(codes(&paused), [("paused_keys", Level::Warn)]);
+    let reasons = reasons(&paused, &Thresholds::default(), now());
+    assert_eq!(reasons[0].what, "2 keys are paused: Order/1, Order/2");
+    assert_eq!(reasons[0].command.as_deref(), Some("postrider resume --key Order/1"));
+    let both = PipelineStatus { blocked_keys: 2, ..paused };
+    assert_eq!(codes(&both), [("paused_keys", Level::Warn), ("blocked", Level::Warn)]);
 }

@@ -12,7 +12,7 @@ use crate::config::SourceConfig;
 use crate::operator::Operator;
 use crate::pipeline::lane_of;
 use crate::shutdown::Shutdown;
-use crate::source::SourceError;
+use crate::source::{SourceError, SourceErrorKind};
 use crate::sources;
 
 /// How often is looked.
@@ -21,35 +21,56 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// says why by itself.
 const TOLD_AFTER: u32 = 4;
 
-/// What is stopped, as far as is known; `None` before the first look.
-pub(crate) type Known = Option<Arc<[Pause]>>;
+/// What is stopped, as far as is known.
+#[derive(Clone, Debug, Default)]
+pub enum Known {
+    /// Nothing was looked at yet.
+    #[default]
+    Nothing,
+    /// It could not be looked at yet, and this is why.
+    Unreachable(String),
+    /// It cannot be looked at until an operator has acted.
+    Failed(Arc<SourceError>),
+    /// All that is stopped.
+    Pauses(Arc<[Pause]>),
+}
 
-/// Looks at what is stopped, for as long as a relay runs. While it cannot be looked at, what was
-/// known before holds.
+impl Known {
+    /// What is known after a look in vain. While the database is away, what was known before
+    /// holds.
+    fn after(&self, error: SourceError) -> Option<Self> {
+        match (self, error.kind) {
+            (Self::Pauses(_), SourceErrorKind::Unavailable) => None,
+            (_, SourceErrorKind::Unavailable) => Some(Self::Unreachable(error.details())),
+            _ => Some(Self::Failed(Arc::new(error))),
+        }
+    }
+
+    fn pauses(&self) -> Option<&[Pause]> {
+        match self {
+            Self::Pauses(pauses) => Some(pauses),
+            Self::Nothing | Self::Unreachable(_) | Self::Failed(_) => None,
+        }
+    }
+}
+
+/// Looks at what is stopped, for as long as a relay runs.
 pub async fn follow(source: SourceConfig, known: watch::Sender<Known>, mut shutdown: Shutdown) {
-    let mut operator = None;
+    let mut following = Following { source, known, operator: None, stopped: [].into() };
     let mut failures = 0;
     while !shutdown.is_requested() {
         let looked = tokio::select! {
-            looked = look(&source, &mut operator) => looked,
+            looked = following.look() => looked,
             () = shutdown.requested() => return,
         };
         match looked {
-            Ok(pauses) => {
-                failures = 0;
-                known.send_if_modified(|known| {
-                    let is_new = known.as_deref() != Some(&*pauses);
-                    if is_new {
-                        *known = Some(pauses.into());
-                    }
-                    is_new
-                });
-            }
+            Ok(()) => failures = 0,
             Err(error) => {
                 failures += 1;
                 if failures == TOLD_AFTER {
                     warn!(error = error.details(), "cannot look for what is paused; trying again");
                 }
+                following.failed(error);
             }
         }
         tokio::select! {
@@ -59,18 +80,54 @@ pub async fn follow(source: SourceConfig, known: watch::Sender<Known>, mut shutd
     }
 }
 
-async fn look(
-    source: &SourceConfig,
-    operator: &mut Option<Box<dyn Operator>>,
-) -> Result<Vec<Pause>, SourceError> {
-    let operator = match operator {
-        Some(operator) => operator,
-        None => {
-            let SourceConfig { url, table, columns, .. } = source;
-            operator.insert(sources::connect_operator(url.expose(), table, columns).await?)
+struct Following {
+    source: SourceConfig,
+    known: watch::Sender<Known>,
+    operator: Option<Box<dyn Operator>>,
+    /// What was stopped at the last look; what goes on since then has been hurried.
+    stopped: Arc<[Pause]>,
+}
+
+impl Following {
+    async fn look(&mut self) -> Result<(), SourceError> {
+        let operator = match &mut self.operator {
+            Some(operator) => operator,
+            none => {
+                let SourceConfig { url, table, columns, .. } = &self.source;
+                none.insert(sources::connect_operator(url.expose(), table, columns).await?)
+            }
+        };
+        let pauses: Arc<[Pause]> = operator.pauses().await?.into();
+        self.known.send_if_modified(|known| {
+            let is_new = known.pauses() != Some(&*pauses);
+            if is_new {
+                *known = Known::Pauses(pauses.clone());
+            }
+            is_new
+        });
+        // Only now: a pipeline that did not know yet would defer them again.
+        for pause in gone(&self.stopped, &pauses) {
+            if let Some(key) = &pause.key {
+                operator.hurry(pause.pipeline.as_deref(), key).await?;
+            }
         }
-    };
-    operator.pauses().await
+        self.stopped = pauses;
+        Ok(())
+    }
+
+    fn failed(&self, error: SourceError) {
+        let after = self.known.borrow().after(error);
+        if let Some(after) = after {
+            self.known.send_replace(after);
+        }
+    }
+}
+
+/// What was stopped and is not any more.
+fn gone<'p>(before: &'p [Pause], now: &[Pause]) -> impl Iterator<Item = &'p Pause> {
+    before
+        .iter()
+        .filter(move |was| !now.iter().any(|is| is.pipeline == was.pipeline && is.key == was.key))
 }
 
 /// What a pipeline knows about its being stopped.
@@ -93,22 +150,40 @@ impl PauseWatch {
         Self { pipeline: pipeline.to_owned(), known: Some(known) }
     }
 
-    /// Whether it is known yet whether the pipeline is stopped.
-    pub(crate) fn is_known(&self) -> bool {
-        self.known.as_ref().is_none_or(|known| known.borrow().is_some())
+    /// Why it is not known yet whether the pipeline is stopped.
+    ///
+    /// # Errors
+    ///
+    /// If that will not be known until an operator has acted.
+    pub(crate) fn unknown(&self) -> Result<Option<String>, SourceError> {
+        let what = "it is not known yet what is paused";
+        Ok(match self.known.as_ref().map(|known| known.borrow().clone()) {
+            None | Some(Known::Pauses(_)) => None,
+            Some(Known::Nothing) => Some(what.to_owned()),
+            Some(Known::Unreachable(why)) => Some(format!("{what}: {why}")),
+            Some(Known::Failed(error)) => return Err(error.told_again()),
+        })
     }
 
     /// What stops the pipeline.
     pub(crate) fn pause(&self) -> Option<Pause> {
         let known = self.known.as_ref()?.borrow();
-        Pause::of_pipeline(known.as_deref()?, &self.pipeline).cloned()
+        Pause::of_pipeline(known.pauses()?, &self.pipeline).cloned()
     }
 
     /// The lanes of the keys that are stopped.
     pub(crate) fn lanes(&self) -> HashSet<u64> {
         let known = self.known.as_ref().map(watch::Receiver::borrow);
-        let pauses = known.as_ref().and_then(|known| known.as_deref());
+        let pauses = known.as_ref().and_then(|known| known.pauses());
         Pause::keys(pauses.unwrap_or_default(), &self.pipeline).map(lane_of).collect()
+    }
+
+    /// Whether something has changed since this was asked, or waited for.
+    pub(crate) fn take_changed(&mut self) -> bool {
+        let Some(known) = &mut self.known else { return false };
+        let has_changed = known.has_changed().unwrap_or(false);
+        known.mark_unchanged();
+        has_changed
     }
 
     /// Waits until something has changed; for ever, if nothing can.

@@ -131,6 +131,7 @@ impl<M> Engine<M> {
         entry.bytes = bytes;
         entry.attempts = attempts;
         entry.early = early;
+        entry.returned = returned;
         self.bytes += bytes;
         self.lanes.push(entry);
     }

@@ -29,6 +29,8 @@ pub(super) struct Entry<M> {
     pub(super) attempts: u32,
     /// Among the first events read after the start.
     pub(super) early: bool,
+    /// It was set aside before, and came back.
+    pub(super) returned: bool,
     /// When it last failed and kept its place.
     pub(super) held_at: Option<Duration>,
     /// What is sent; away while a call is under way.
@@ -56,6 +58,7 @@ impl<M> Entry<M> {
             bytes: 0,
             attempts: 0,
             early: false,
+            returned: false,
             held_at: None,
             message,
             unsendable,

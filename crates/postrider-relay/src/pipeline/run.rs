@@ -42,6 +42,8 @@ pub(super) struct Run<'a> {
     pauses: PauseWatch,
     /// An operator has stopped the pipeline.
     pause: Option<Pause>,
+    /// Why it is not known yet what an operator has stopped.
+    pauses_unknown: Option<String>,
     status: &'a watch::Sender<Status>,
     counters: &'a Counters,
     spans: &'a Spans,
@@ -141,6 +143,7 @@ impl<'a> Run<'a> {
             options,
             pauses,
             pause: None,
+            pauses_unknown: None,
             status,
             counters,
             spans,
@@ -158,7 +161,7 @@ impl<'a> Run<'a> {
             trouble,
             log: Log::new(name),
         };
-        run.look_at_pauses();
+        run.look_at_pauses()?;
         let result = run.until_stopped(&mut shutdown).await;
         run.tell(true);
         result?;
@@ -186,6 +189,11 @@ impl<'a> Run<'a> {
                 self.engine.stop();
                 continue;
             }
+            // Before anything is sent: what has come back since a key goes on must not be taken for
+            // paused.
+            if self.pauses.take_changed() {
+                self.look_at_pauses()?;
+            }
             self.begin_work();
             self.tell(phase != Phase::Running);
             let now = Instant::now();
@@ -205,7 +213,7 @@ impl<'a> Run<'a> {
                 settled = wait(&mut self.settling) => self.settled(settled)?,
                 noted = wait(&mut self.noting) => self.noted(noted)?,
                 pending = wait(&mut self.asking) => self.asked(pending)?,
-                () = self.pauses.changed() => self.look_at_pauses(),
+                () = self.pauses.changed() => self.look_at_pauses()?,
                 () = wait(&mut self.sink_away) => self.found_sink(),
                 () = sleep_until(wake_at) => {}
                 () = shutdown.requested(), if !self.engine.is_stopping() => {
@@ -374,6 +382,7 @@ impl<'a> Run<'a> {
         self.status.send_modify(|status| {
             status.state = state;
             status.paused = paused;
+            status.pauses_unknown.clone_from(&self.pauses_unknown);
             status.totals = self.totals;
             status.blocked_keys = self.engine.blocked_keys();
             status.trouble.clone_from(&self.trouble);

@@ -12,6 +12,8 @@ pub struct Status {
     pub state: State,
     /// An operator has stopped it: it is ready, and does nothing.
     pub paused: bool,
+    /// Why it is not known yet whether it is stopped: until then it sends nothing.
+    pub pauses_unknown: Option<String>,
     /// What it has done since it started.
     pub totals: Totals,
     /// Keys that wait behind an event that was set aside.
@@ -28,9 +30,10 @@ pub struct Status {
 
 impl Status {
     /// Whether a readiness check should pass: the pipeline runs, its source and its sink are
-    /// there, and it makes progress.
+    /// there, it knows whether it is stopped, and it makes progress.
     pub fn is_ready(&self) -> bool {
         self.source_trouble.is_none()
+            && self.pauses_unknown.is_none()
             && !self.sink_away
             && matches!(self.state, State::Running(Progress::Idle | Progress::Moving))
     }

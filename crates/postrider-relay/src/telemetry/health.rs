@@ -122,6 +122,7 @@ fn running(status: &Status, turns: bool) -> Condition {
     let (state, stalled) = match status.state {
         // Where it left off, and whether the sink is there, is found out within time limits.
         State::Starting => ("starting", false),
+        State::Running(_) if status.paused => ("paused", false),
         State::Running(Progress::Idle) => ("idle", false),
         State::Running(Progress::Moving) => ("moving", false),
         State::Running(Progress::Outage) => ("outage", false),
@@ -131,7 +132,8 @@ fn running(status: &Status, turns: bool) -> Condition {
     };
     let is_running = matches!(status.state, State::Running(_));
     let hangs = is_running && !turns;
-    let known = status.source_trouble.as_ref().or(status.trouble.as_ref());
+    let unreachable = status.source_trouble.as_ref().or(status.pauses_unknown.as_ref());
+    let known = unreachable.or(status.trouble.as_ref());
     let why = match known {
         _ if hangs => Some("its loop does not turn any more".to_owned()),
         Some(trouble) => Some(trouble.clone()),
@@ -143,7 +145,7 @@ fn running(status: &Status, turns: bool) -> Condition {
         is_live: !hangs,
         is_ready: !hangs && status.is_ready(),
         is_stuck: stalled && known.is_none(),
-        source_is_up: status.source_trouble.is_none(),
+        source_is_up: unreachable.is_none(),
         sink_is_up: !status.sink_away && !status.circuit_open,
         why,
     }
@@ -186,6 +188,8 @@ mod tests {
         let outage = Status { circuit_open: true, trouble: why(), ..status(Progress::Outage) };
         let away = Status { sink_away: true, ..status(Progress::Idle) };
         let no_source = Status { source_trouble: why(), ..status(Progress::Idle) };
+        let pauses_unknown = Status { pauses_unknown: why(), ..status(Progress::Idle) };
+        let paused = Status { paused: true, ..status(Progress::Idle) };
         let waits = Status { trouble: why(), circuit_open: true, ..status(stalled) };
         let connecting = |to_sink| Stage::Connecting { to_sink, why: None };
         for (stage, state, expected) in [
@@ -198,6 +202,8 @@ mod tests {
             (runs(outage), "outage", [true, false, false, true, false]),
             (runs(away), "idle", [true, false, false, true, false]),
             (runs(no_source), "idle", [true, false, false, false, true]),
+            (runs(pauses_unknown), "idle", [true, false, false, false, true]),
+            (runs(paused), "paused", [true, true, false, true, true]),
             (runs(status(stalled)), "stalled", [true, false, true, true, true]),
             (runs(waits), "stalled", [true, false, false, true, false]),
             (Stage::Ended, "ended", [true, false, false, true, true]),

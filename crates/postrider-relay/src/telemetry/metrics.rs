@@ -210,7 +210,10 @@ fn waiting(found: &[(&str, &PipelineStatus)], page: &mut Page) {
     each("outbox_queued_events", help, |it| it.queued as f64);
     let help = "Events that will be tried again by themselves, or are not due yet.";
     each("outbox_deferred_events", help, |it| it.deferred as f64);
-    each("outbox_blocked_keys", "Keys that wait.", |it| it.blocked_keys as f64);
+    let help = "Keys that wait, without those that an operator has paused.";
+    each("outbox_blocked_keys", help, |it| it.keys_in_trouble() as f64);
+    let help = "Keys that an operator has paused.";
+    each("outbox_paused_keys", help, |it| it.paused_keys.count as f64);
     let help = "1 if an operator has paused it.";
     each("outbox_paused", help, |it| f64::from(u8::from(it.paused.is_some())));
 }
@@ -260,6 +263,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::pauses::PausedKeys;
     use crate::slots::SlotState;
 
     fn status(name: &str, progress: Option<&str>, slot: Option<SlotStatus>) -> PipelineStatus {
@@ -276,6 +280,7 @@ mod tests {
             leases: Vec::new(),
             slot,
             paused: None,
+            paused_keys: Default::default(),
         }
     }
 
@@ -344,7 +349,8 @@ mod tests {
     #[test]
     fn what_the_database_tells_is_of_our_pipelines_alone() {
         let limited = status("orders", Some("cursor"), Some(slot(Some(900))));
-        let unlimited = status("mails", Some("cursor"), Some(slot(None)));
+        let mut unlimited = status("mails", Some("cursor"), Some(slot(None)));
+        unlimited.paused_keys = PausedKeys { count: 2, first: Vec::new(), waiting: 1 };
         let stranger = status("stranger", Some("cursor"), None);
         let sampled = outbox(vec![limited, unlimited, stranger]);
         let page = page(&shards(), &Looked { sampled: Some(&sampled), ..Looked::default() });
@@ -357,6 +363,9 @@ mod tests {
                 "outbox_queued_events{pipeline=\"orders\"} 2",
                 "outbox_deferred_events{pipeline=\"orders\"} 3",
                 "outbox_blocked_keys{pipeline=\"orders\"} 4",
+                "outbox_paused_keys{pipeline=\"orders\"} 0",
+                "outbox_blocked_keys{pipeline=\"mails\"} 3",
+                "outbox_paused_keys{pipeline=\"mails\"} 2",
                 "outbox_paused{pipeline=\"orders\"} 0",
                 "outbox_slot_retained_wal_bytes{pipeline=\"orders\"} 100",
                 "outbox_slot_safe_wal_bytes{pipeline=\"orders\"} 900",

@@ -41,11 +41,20 @@ struct PipelineObject<'s> {
     slot: Option<SlotObject<'s>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     paused: Option<PauseObject<'s>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    paused_keys: Option<PausedKeysObject>,
     /// `ok`, `warn` or `fail`.
     verdict: &'static str,
     reasons: Vec<ReasonObject<'s>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     rates: Option<Rates>,
+}
+
+#[derive(Serialize)]
+struct PausedKeysObject {
+    count: u64,
+    /// The first few of them.
+    first: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -180,6 +189,10 @@ fn to_pipeline_object(pipeline: &PipelineStatus) -> PipelineObject<'_> {
         leases: pipeline.leases.iter().map(to_lease_object).collect(),
         slot: pipeline.slot.as_ref().map(SlotObject::new),
         paused: pipeline.paused.as_ref().map(PauseObject::new),
+        paused_keys: (pipeline.paused_keys.count > 0).then(|| PausedKeysObject {
+            count: pipeline.paused_keys.count,
+            first: pipeline.paused_keys.first.iter().map(ToString::to_string).collect(),
+        }),
         verdict: Level::Ok.as_str(),
         reasons: Vec::new(),
         rates: None,

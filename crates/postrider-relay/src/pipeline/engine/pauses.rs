@@ -7,7 +7,7 @@ use super::Engine;
 use crate::source::Verdict;
 
 /// How long an event of a key that is stopped is set aside, before it is looked at again. Whoever
-/// lets the key go on need not wait for that: the source hands its first event out at once.
+/// lets the key go on need not wait for that: a relay that hears of it makes the event due.
 const PAUSED_FOR: Duration = Duration::from_secs(30);
 
 impl<M> Engine<M> {
@@ -41,12 +41,25 @@ impl<M> Engine<M> {
             let together = left.iter().take_while(|index| self.lanes.entry(**index).key == key);
             let (lane, others) = left.split_at(together.count());
             left = others;
-            let mut verdict = Verdict::Deferred { delay: PAUSED_FOR, failure: None, blocks: true };
-            for index in lane {
-                self.conclude(*index, std::mem::replace(&mut verdict, Verdict::Queued));
-            }
-            self.lanes.put_back(key, lane.len(), &[]);
+            self.set_lane_aside(key, lane);
         }
         rest
+    }
+
+    /// Defers the first of the events of a lane. Those behind it that are set aside already are
+    /// left there as they are: a key with many of them is not written anew each time.
+    fn set_lane_aside(&mut self, key: Option<u64>, taken: &[usize]) {
+        let mut lane: Vec<_> = taken.iter().map(|index| self.remove(*index)).collect();
+        for behind in key.into_iter().flat_map(|key| self.lanes.clear(key)) {
+            self.bytes -= behind.bytes;
+            lane.push(behind);
+        }
+        let mut first = Some(Verdict::Deferred { delay: PAUSED_FOR, failure: None, blocks: true });
+        for entry in lane {
+            let behind = if entry.returned { Verdict::Released } else { Verdict::Queued };
+            let verdict = first.take().unwrap_or(behind);
+            self.settle(entry.handle, entry.key, entry.early, verdict);
+        }
+        self.lanes.put_back(key, taken.len(), &[]);
     }
 }

@@ -3,15 +3,22 @@
 use tracing::info;
 
 use super::Run;
+use crate::source::SourceError;
 
 impl Run<'_> {
     /// Whether nobody has stopped the pipeline, as far as is known.
     pub(super) fn may_send(&self) -> bool {
-        self.pause.is_none() && self.pauses.is_known()
+        self.pause.is_none() && self.pauses_unknown.is_none()
     }
 
     /// Takes in what an operator has stopped.
-    pub(super) fn look_at_pauses(&mut self) {
+    ///
+    /// # Errors
+    ///
+    /// If that cannot be known: whoever goes on without it would either send what is stopped, or
+    /// never send anything.
+    pub(super) fn look_at_pauses(&mut self) -> Result<(), SourceError> {
+        self.pauses_unknown = self.pauses.unknown()?;
         self.engine.pause_lanes(self.pauses.lanes());
         let pause = self.pauses.pause();
         match (&self.pause, &pause) {
@@ -26,5 +33,6 @@ impl Run<'_> {
             (None, None) | (Some(_), Some(_)) => {}
         }
         self.pause = pause;
+        Ok(())
     }
 }

@@ -38,6 +38,7 @@ impl Admin for MemoryOutbox {
             leases: Vec::new(),
             slot: None,
             paused: None,
+            paused_keys: Default::default(),
         };
         Ok(OutboxStatus {
             database: "memory",

@@ -27,7 +27,7 @@ use super::queries::{AdminQueries, EventQueries, MISSING_TABLES, ReconcileQuerie
 use super::slots;
 use super::table::{self, Table};
 use crate::admin::{Admin, COUNT_MAX, DeadLetter, DeadLetterDetail, OutboxStatus, Selection};
-use crate::pauses::Pause;
+use crate::pauses::{Pause, PausedKeys};
 use crate::slots::SlotState;
 use crate::source::SourceError;
 
@@ -79,6 +79,13 @@ impl PostgresAdmin {
         let pauses = pauses::read(&connection.query(&stops.pauses, &[]).await?)?;
         for pipeline in &mut status.pipelines {
             pipeline.paused = Pause::of_pipeline(&pauses, &pipeline.name).cloned();
+            pipeline.paused_keys = PausedKeys::of(&pauses, &pipeline.name);
+            if pipeline.paused_keys.count > 0 {
+                let of: [Param<'_>; 1] = [(&pipeline.name, Type::TEXT)];
+                let rows = connection.query(&stops.paused_waiting, &of).await?;
+                let waiting = rows.first().map(|row| row.try_get::<_, i64>(0)).transpose()?;
+                pipeline.paused_keys.waiting = waiting.unwrap_or(0).unsigned_abs();
+            }
         }
         // Slots are of no snapshot: the server shows them as they are at any moment.
         for pipeline in &mut status.pipelines {

@@ -1,11 +1,11 @@
 //! Pipelines and keys that an operator stops.
 
-use std::sync::Arc;
 use std::time::SystemTime;
 
-use postrider_relay::pauses::{Pause, PauseWatch};
-use postrider_relay::pipeline::Status;
+use postrider_relay::pauses::{Known, Pause, PauseWatch};
+use postrider_relay::pipeline::{PipelineError, State, Status};
 use postrider_relay::shutdown::shutdown;
+use postrider_relay::source::{SourceError, SourceErrorKind};
 use tokio::sync::watch;
 
 use super::faults::Faults;
@@ -20,24 +20,26 @@ use crate::suites::waiting::until;
 pub(super) fn cases() -> Vec<Case<Subject, RouteCapabilities>> {
     vec![
         case!(a_paused_pipeline_is_ready_and_sends_nothing),
+        case!(a_pipeline_that_cannot_see_pauses_fails),
         case!(nothing_is_sent_before_it_is_known_what_is_paused),
         case!(what_is_under_way_at_a_pause_comes_to_its_end),
         case!(a_paused_key_keeps_its_order_through_kills),
+        case!(what_waits_behind_a_paused_event_is_not_written_again),
     ]
 }
 
 /// What a relay is told about pauses.
 struct Switch {
-    known: watch::Sender<Option<Arc<[Pause]>>>,
+    known: watch::Sender<Known>,
 }
 
 impl Switch {
     fn new() -> Self {
-        Self { known: watch::Sender::new(None) }
+        Self { known: watch::Sender::default() }
     }
 
     fn tell(&self, pauses: Vec<Pause>) {
-        self.known.send_replace(Some(pauses.into()));
+        self.known.send_replace(Known::Pauses(pauses.into()));
     }
 
     fn watch(&self) -> PauseWatch {
@@ -85,11 +87,41 @@ async fn nothing_is_sent_before_it_is_known_what_is_paused(routes: Subject) {
     route.outbox.write(&spread(3, 1..6)).await;
     let faults = Faults::none();
     let mut running = switch.start(&route, &faults).await;
-    running.until("it runs", Status::is_ready).await;
+    let waits = |status: &Status| {
+        matches!(status.state, State::Running(_))
+            && !status.is_ready()
+            && status.pauses_unknown.is_some()
+    };
+    running.until("it runs, and waits", waits).await;
+    switch.known.send_replace(Known::Unreachable("no route to host".to_owned()));
+    let says_why = |status: &Status| {
+        let why = status.pauses_unknown.as_deref();
+        !status.is_ready() && why.is_some_and(|why| why.ends_with(": no route to host"))
+    };
+    running.until("it says why", says_why).await;
     assert_eq!(faults.offers().len(), 0);
     switch.tell(vec![]);
     route.until_arrived(5).await;
     running.stopped().await;
+    route.check(3, 1..6, &[], 0).await;
+}
+
+/// A pipeline that can never know whether it is stopped ends, and says why.
+async fn a_pipeline_that_cannot_see_pauses_fails(routes: Subject) {
+    let route = routes.fresh().await;
+    let switch = Switch::new();
+    route.outbox.write(&spread(3, 1..6)).await;
+    let faults = Faults::none();
+    let pipeline = route.pipeline(&faults, options()).await.with_pauses(switch.watch());
+    let (_stop, stopped) = shutdown();
+    let running = tokio::spawn(pipeline.run(stopped));
+    let error = SourceError::new(SourceErrorKind::Misconfigured, "permission denied");
+    switch.known.send_replace(Known::Failed(error.with_hint("grant it").into()));
+    let ended = running.await.expect("the pipeline does not panic");
+    let Err(PipelineError::Source(error)) = ended else { panic!("{ended:?}") };
+    assert_eq!((error.kind, error.hint), (SourceErrorKind::Misconfigured, Some("grant it".into())));
+    assert_eq!(faults.offers().len(), 0);
+    route.drain(&Faults::none()).await;
     route.check(3, 1..6, &[], 0).await;
 }
 
@@ -145,4 +177,36 @@ async fn a_paused_key_keeps_its_order_through_kills(routes: Subject) {
     route.drain(&Faults::none()).await;
     let repeated = route.repeated(27);
     route.check(3, 1..28, &[], repeated).await;
+}
+
+/// Each time that the first event of a paused key comes back, it alone is deferred again.
+async fn what_waits_behind_a_paused_event_is_not_written_again(routes: Subject) {
+    let route = routes.fresh().await;
+    let operator = route.outbox.operator().await;
+    let switch = Switch::new();
+    let stopped = key("k0");
+    if let Some(operator) = &operator {
+        operator.pause(None, Some(&stopped), None).await.expect("a key can be paused");
+    }
+    switch.tell(vec![paused(Some("k0"))]);
+    route.outbox.write(&spread(1, 1..21)).await;
+    let faults = Faults::none();
+    let mut running = switch.start(&route, &faults).await;
+    running.until("all are set aside", |status| status.totals.queued == 19).await;
+    for round in 2..5 {
+        // Without an operator the time passes by itself.
+        if let Some(operator) = &operator {
+            operator.hurry(None, &stopped).await.expect("a key can be hurried");
+        }
+        let again = |status: &Status| status.totals.deferred >= round;
+        running.until("the first comes back", again).await;
+    }
+    assert_eq!(running.stopped().await.queued, 19);
+    assert_eq!(faults.offers().len(), 0);
+    switch.tell(vec![]);
+    if let Some(operator) = &operator {
+        operator.resume(None, Some(&stopped)).await.expect("a key can go on");
+    }
+    route.drain(&Faults::none()).await;
+    route.check(1, 1..21, &[], 0).await;
 }

@@ -15,6 +15,7 @@ pub(super) fn cases() -> Vec<Case<Subject, OutboxCapabilities>> {
     let cases: Vec<Case<Subject, OutboxCapabilities>> = vec![
         case!(a_pause_is_kept_until_it_is_removed),
         case!(the_status_shows_a_pause),
+        case!(the_status_tells_paused_keys_from_those_in_trouble),
         case!(a_key_is_stopped_by_itself),
         case!(a_key_that_goes_on_does_so_at_once),
     ];
@@ -58,6 +59,25 @@ async fn the_status_shows_a_pause(outbox: Subject) {
     operator.resume(Some(PIPELINE), None).await.expect("it can go on");
     operator.pause(None, None, None).await.expect("all can be paused");
     assert!(paused().await.is_some());
+}
+
+async fn the_status_tells_paused_keys_from_those_in_trouble(outbox: Subject) {
+    let operator = outbox.operated().await;
+    operator.pause(None, Some(&key("a")), None).await.expect("a key can be paused");
+    operator.pause(Some(PIPELINE), Some(&key("a")), None).await.expect("a key can be paused");
+    operator.pause(Some(PIPELINE), Some(&key("c")), None).await.expect("a key can be paused");
+    operator.pause(Some("other"), Some(&key("b")), None).await.expect("a key can be paused");
+    outbox.write(&[event("a", 1), event("b", 2)]).await;
+    let reader = Reader::start(&*outbox).await;
+    let read = reader.read(2).await;
+    let hour = Duration::from_secs(3600);
+    let defer = || Verdict::Deferred { delay: hour, failure: None, blocks: true };
+    reader.settle(&[(&read[0], defer()), (&read[1], defer())]).await;
+    let status = operator.status().await.expect("the status can be read");
+    let pipeline = &status.pipelines[0];
+    let keys = &pipeline.paused_keys;
+    assert_eq!((keys.count, &keys.first[..], keys.waiting), (2, &[key("a"), key("c")][..], 1));
+    assert_eq!((pipeline.blocked_keys, pipeline.keys_in_trouble()), (2, 1));
 }
 
 async fn a_key_is_stopped_by_itself(outbox: Subject) {

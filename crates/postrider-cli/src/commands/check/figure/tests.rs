@@ -19,6 +19,7 @@ fn pipeline(name: &str, age_ms: u64, parked: u64) -> PipelineStatus {
         leases: Vec::new(),
         slot: None,
         paused: None,
+        paused_keys: Default::default(),
     }
 }
 

@@ -18,6 +18,7 @@ pub(in super::super) fn status() -> OutboxStatus {
         leases: Vec::new(),
         slot: None,
         paused: None,
+        paused_keys: Default::default(),
     };
     let pipelines = vec![orders, pipeline("audit")];
     OutboxStatus { database: "sqlite", table: "outbox".into(), written: Some(7), pipelines }
@@ -38,6 +39,7 @@ pub(in super::super) fn pipeline(name: &str) -> PipelineStatus {
         leases: Vec::new(),
         slot: None,
         paused: None,
+        paused_keys: Default::default(),
     }
 }
 

@@ -3,6 +3,7 @@
 use async_trait::async_trait;
 use postrider::Key;
 use tokio_postgres::Row;
+use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 
 use super::super::connection::{Param, is_so};
@@ -16,7 +17,18 @@ impl Pauses for PostgresAdmin {
     async fn pauses(&self) -> Result<Vec<Pause>, SourceError> {
         let rows = self.connection.query(&self.stops.pauses, &[]).await;
         let pauses = rows.and_then(|rows| Ok(read(&rows)?));
-        pauses.map_err(|trouble: Trouble| trouble.while_doing("look at what is paused"))
+        pauses.map_err(|trouble: Trouble| {
+            let is_denied = trouble.is(&SqlState::INSUFFICIENT_PRIVILEGE);
+            let error = trouble.while_doing("look at what is paused");
+            let table = self.outbox.pauses().quoted();
+            match is_denied {
+                true => error.with_hint(format!(
+                    "GRANT SELECT ON {table} TO the role that looks; `postrider migrate roles` has \
+                     all that a relay needs"
+                )),
+                false => error,
+            }
+        })
     }
 
     async fn pause(
@@ -46,6 +58,12 @@ impl Pauses for PostgresAdmin {
         let removed = self.remove_pauses(pipeline, key).await;
         removed.map_err(|trouble| trouble.while_doing("resume"))
     }
+
+    async fn hurry(&self, pipeline: Option<&str>, key: &Key) -> Result<(), SourceError> {
+        let params = of_key(&pipeline, key);
+        let hurried = self.connection.query(&self.stops.hurry, &params).await;
+        hurried.map(drop).map_err(|trouble| trouble.while_doing("let a key go on"))
+    }
 }
 
 impl PostgresAdmin {
@@ -59,12 +77,17 @@ impl PostgresAdmin {
             [(&pipeline, Type::TEXT), (&aggregate_type, Type::TEXT), (&aggregate_id, Type::TEXT)];
         let mut tx = self.connection.begin().await?;
         let removed = read(&tx.query(&self.stops.resume, &params).await?)?;
-        if key.is_some() && !removed.is_empty() {
-            tx.execute(&self.stops.hurry, &params).await?;
+        if let Some(key) = key.filter(|_| !removed.is_empty()) {
+            tx.execute(&self.stops.hurry, &of_key(&pipeline, key)).await?;
         }
         tx.commit().await?;
         Ok(removed)
     }
+}
+
+fn of_key<'k>(pipeline: &'k Option<&str>, key: &'k Key) -> [Param<'k>; 3] {
+    let Key { aggregate_type, aggregate_id } = key;
+    [(pipeline, Type::TEXT), (aggregate_type, Type::TEXT), (aggregate_id, Type::TEXT)]
 }
 
 /// A key as its row has it.

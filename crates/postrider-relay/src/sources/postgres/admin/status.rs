@@ -123,6 +123,7 @@ async fn pipeline_status(
         leases: leases.iter().map(lease).collect::<Result<_, _>>()?,
         slot: None,
         paused: None,
+        paused_keys: Default::default(),
         name,
         progress,
     })

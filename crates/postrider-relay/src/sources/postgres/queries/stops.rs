@@ -3,10 +3,13 @@
 use postrider::schema::TableName;
 
 use super::{lock_failures, nothing_before};
+use crate::pauses::EVERY_PIPELINE;
 
 /// The statements about what does not move.
 #[derive(Debug)]
 pub(in super::super) struct StopQueries {
+    /// `$1` pipeline: how many of the keys that are stopped in it have events that wait.
+    pub(in super::super) paused_waiting: String,
     /// Pipeline, aggregate type and id, since and reason of everything that is stopped.
     pub(in super::super) pauses: String,
     /// `$1` pipeline, `$2` aggregate type, `$3` id, `$4` reason: whether it was not stopped before.
@@ -36,6 +39,13 @@ impl StopQueries {
              AND f.aggregate_id = $3 AND f.blocks";
         let is_first = nothing_before(&failures);
         Self {
+            paused_waiting: format!(
+                "SELECT count(*) FROM (SELECT DISTINCT aggregate_type, aggregate_id FROM {pauses}
+                   WHERE aggregate_type <> '' AND pipeline IN ('{EVERY_PIPELINE}', $1)) AS k
+                 WHERE EXISTS (SELECT FROM {failures} AS f WHERE f.pipeline = $1
+                   AND f.aggregate_type = k.aggregate_type AND f.aggregate_id = k.aggregate_id
+                   AND f.blocks)"
+            ),
             pauses: format!("SELECT {columns} FROM {pauses} ORDER BY 1, 2, 3"),
             pause: format!(
                 "INSERT INTO {pauses} AS p (pipeline, aggregate_type, aggregate_id, reason)

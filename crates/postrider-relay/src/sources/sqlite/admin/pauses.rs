@@ -62,6 +62,17 @@ impl Pauses for SqliteAdmin {
         })
         .await
     }
+
+    async fn hurry(&self, pipeline: Option<&str>, key: &Key) -> Result<(), SourceError> {
+        let (pipeline, key) = (pipeline.map(str::to_owned), key.clone());
+        self.run("let a key go on", move |conn, shared| {
+            let now: String = conn.query_row(queries::NOW, [], |row| row.get(0))?;
+            let of = params![pipeline, key.aggregate_type, key.aggregate_id, now];
+            conn.execute(&shared.stops.hurry, of)?;
+            Ok(())
+        })
+        .await
+    }
 }
 
 /// A key as its row has it.

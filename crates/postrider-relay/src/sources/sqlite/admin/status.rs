@@ -8,7 +8,7 @@ use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, 
 use super::super::queries::{self, AdminQueries};
 use super::{Shared, pauses, time};
 use crate::admin::{COUNT_MAX, OutboxStatus, PipelineStatus};
-use crate::pauses::Pause;
+use crate::pauses::{Pause, PausedKeys};
 use crate::sources::Progress;
 
 /// How the outbox and its pipelines stand, in one snapshot.
@@ -42,6 +42,12 @@ pub(super) fn status(conn: &Connection, shared: &Shared) -> rusqlite::Result<Out
     let pipelines = checkpoints.into_iter().map(|checkpoint| {
         let mut status = pipeline_status(&snapshot, &shared.sql, checkpoint, now)?;
         status.paused = Pause::of_pipeline(&pauses, &status.name).cloned();
+        status.paused_keys = PausedKeys::of(&pauses, &status.name);
+        if status.paused_keys.count > 0 {
+            let sql = &shared.stops.paused_waiting;
+            let waiting: i64 = snapshot.query_row(sql, [&status.name], |row| row.get(0))?;
+            status.paused_keys.waiting = waiting.unsigned_abs();
+        }
         Ok(status)
     });
     Ok(OutboxStatus {
@@ -90,6 +96,7 @@ fn pipeline_status(
         leases: Vec::new(),
         slot: None,
         paused: None,
+        paused_keys: Default::default(),
         name,
         progress,
     })
