@@ -42,7 +42,7 @@ struct LifeObject<'l> {
 #[derive(Serialize)]
 struct PipelineObject<'l> {
     pipeline: &'l str,
-    /// `waiting`, `settled`, `parked`, `deferred` or `queued`.
+    /// `waiting`, `settled`, `parked`, `deferred`, `queued` or `discarded`.
     state: &'l str,
     settled_at: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
