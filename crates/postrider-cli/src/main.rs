@@ -105,16 +105,19 @@ fn not_understood(error: &clap::Error) -> ExitCode {
         let printed = error.print();
         return if printed.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
+    // Nagios takes 2 for critical, and 3 for unknown.
+    let mut words = std::env::args_os().skip(1);
+    let command = words.find(|word| !word.as_encoded_bytes().starts_with(b"-"));
+    let is_check = command.is_some_and(|command| command == "check");
+    let code = if is_check { Code::Configuration } else { Code::Usage };
     if std::env::args_os().any(|arg| arg == "--json") {
         let text = error.to_string();
         let (first, rest) = text.split_once('\n').unwrap_or((&text, ""));
         let what = first.trim_start_matches("error: ");
-        let error = CliError::new(Code::Usage, what).with_fix(rest.trim());
+        let error = CliError::new(code, what).with_fix(rest.trim());
         Output::new(true, LogFormat::Text).error(&error);
     } else if error.print().is_err() {
         return ExitCode::FAILURE;
     }
-    // Nagios takes 2 for critical.
-    let is_check = std::env::args_os().nth(1).is_some_and(|command| command == "check");
-    ExitCode::from(if is_check { UNKNOWN } else { Code::Usage as u8 })
+    ExitCode::from(code as u8)
 }

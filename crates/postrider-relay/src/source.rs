@@ -227,6 +227,11 @@ pub struct SourceError {
     pub source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
+/// A cause: the database does not let this role do it.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct NotPermitted(pub String);
+
 /// Whether trying again can help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SourceErrorKind {
