@@ -109,6 +109,9 @@ fn another_pipeline_than_the_one_that_ran_is_not_verified() {
         "--pipeline NAME",
     ]);
     assert_eq!(verify(&fixture, 6)["lost"]["count"], 1);
+    std::fs::remove_file(fixture.path("events.jsonl")).unwrap();
+    let ran = fixture.run(&["verify", "--config", "postrider.toml"]).assert_code(3);
+    ran.assert_talk(&["there is no file", "fix: check the path, or run the relay, which makes it"]);
 }
 
 #[test]
@@ -117,6 +120,8 @@ fn what_was_discarded_is_not_lost() {
     fixture.insert("o1", "OrderPaid", "{}");
     let bad = fixture.insert("o2", "OrderPaid", "this is not JSON");
     drain(&fixture);
+    // It could be published now.
+    fixture.database().execute_batch("UPDATE outbox SET headers = '{}'").unwrap();
     let config = ["--config", "postrider.toml"];
     let discard = [&["dlq", "discard", &bad, "--yes"], &config[..]].concat();
     fixture.run(&discard).assert_code(0);
@@ -127,12 +132,13 @@ fn what_was_discarded_is_not_lost() {
     let json = fixture.run(&[&["show", &bad, "--json"], &config[..]].concat()).assert_code(0);
     assert!(json.stdout.contains(r#""state":"discarded""#), "{}", json.stdout);
     let replay = [&["replay", "--since", "1h", "--yes", "--json"], &config[..]].concat();
-    let replayed = fixture.run(&replay).assert_code(0);
-    let replayed =
-        replayed.assert_talk(&["1 event that orders has not published left out: 1 discarded"]);
-    assert!(replayed.stdout.contains(r#""published":1,"#), "{}", replayed.stdout);
+    let replayed = fixture.run(&replay).assert_code(0).stdout;
+    assert!(replayed.contains(r#""published":1,"#), "{replayed}");
+    assert!(replayed.contains(r#""waiting":0,"set_aside":0,"discarded":1,"#), "{replayed}");
     assert!(!fixture.read("events.jsonl").contains(&bad));
-    fixture.run(&[&["prune", "--keep", "0s", "--yes"], &config[..]].concat());
+    // It is known for as long as a published event stays.
+    fixture.run(&[&["prune", "--keep", "0s", "--yes"], &config[..]].concat()).assert_code(0);
+    fixture.run(&[&["show", &bad], &config[..]].concat()).assert_code(1);
 }
 
 fn verify(fixture: &Fixture, code: i32) -> Value {

@@ -152,8 +152,11 @@ fn to_object(report: &Report) -> ReportObject<'_> {
 
 fn to_text(report: &Report) -> String {
     let mut text = format!(
-        "{} events of the outbox, {} messages of the broker\n",
-        report.expected, report.kept
+        "{} {} of the outbox, {} {} of the broker\n",
+        report.expected,
+        if report.expected == 1 { "event" } else { "events" },
+        report.kept,
+        if report.kept == 1 { "message" } else { "messages" }
     );
     let mut line = |count: u64, what: &str| text.push_str(&format!("{count:>10}  {what}\n"));
     line(report.lost.count, "lost: published, and not there");
