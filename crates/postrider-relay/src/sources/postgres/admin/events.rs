@@ -197,12 +197,17 @@ impl PostgresAdmin {
         tx.batch(ONE_SNAPSHOT).await?;
         let snapshot = snapshot(&tx.query(SNAPSHOT, &[]).await?)?;
         let rows = tx.query(&self.events.newest, &params).await?;
+        let last = match self.table.has("xid") {
+            true => None,
+            false => tx.query(&self.events.last, &[]).await?.first().map(|row| row.try_get(0)),
+        };
         tx.commit().await?;
+        let last: i64 = last.transpose()?.flatten().unwrap_or(i64::MIN);
         let mut events = rows.iter().map(event).collect::<Result<Vec<_>, _>>()?;
         events.reverse();
-        let last = events.last().map_or(i64::MIN, |event| event.position);
         let next = match self.table.has("xid") {
             true => Since::Snapshot(snapshot),
+            // What does not match need not be looked at again.
             false => Since::Number(last),
         };
         Ok(Written { events, next: next.place() })

@@ -27,6 +27,8 @@ pub(in super::super) struct EventQueries {
     /// `$1` after, `$2` limit, `$3` to `$7` wanted, `$8` whether with payload, `$9` base, `$10` tick:
     /// what one snapshot sees and the other does not.
     pub(in super::super) written: String,
+    /// The largest number that the table has.
+    pub(in super::super) last: String,
     /// `$1` after, `$2` limit, `$3` to `$7` wanted: seq, id and bytes of the payload.
     pub(in super::super) stored: String,
     /// `$1` event ids, `$2` numbers, `$3` pipeline, `$4` its aggregate types: number, state if it is
@@ -105,6 +107,7 @@ impl EventQueries {
                     of_outbox("$8")
                 ),
             },
+            last: format!("SELECT max({seq})::bigint FROM {name} AS o"),
             stored: format!(
                 "SELECT {seq}::bigint, {}, coalesce(octet_length({}), 0)::bigint, {}
                  FROM {name} AS o WHERE {seq} > $1 AND {wanted} ORDER BY {seq} LIMIT $2",
