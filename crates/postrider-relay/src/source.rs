@@ -260,8 +260,12 @@ impl SourceError {
         let mut details = self.message.clone();
         let mut cause = std::error::Error::source(self);
         while let Some(error) = cause {
-            details.push_str(": ");
-            details.push_str(&error.to_string());
+            let below = error.to_string();
+            // A cause may only say of what kind it is.
+            if !details.ends_with(&below) {
+                details.push_str(": ");
+                details.push_str(&below);
+            }
             cause = error.source();
         }
         if let Some(hint) = &self.hint {
