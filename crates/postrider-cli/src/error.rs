@@ -9,7 +9,7 @@ use postrider_relay::config::Problems;
 use postrider_relay::failure::{FailureKind, SinkError};
 use postrider_relay::pipeline::PipelineError;
 use postrider_relay::relay::RelayError;
-use postrider_relay::source::{SourceError, SourceErrorKind};
+use postrider_relay::source::{NotPermitted, SourceError, SourceErrorKind};
 use serde::Serialize;
 
 /// What an error is called; people script against both the names and the exit codes. Each has a page in
@@ -227,7 +227,8 @@ fn causes(error: &(dyn StdError + 'static)) -> Vec<String> {
 fn is_permission_denied(error: &(dyn StdError + 'static)) -> bool {
     std::iter::successors(Some(error), |error| (*error).source()).any(|error| {
         let io = error.downcast_ref::<io::Error>();
-        io.is_some_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
+        error.is::<NotPermitted>()
+            || io.is_some_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
     })
 }
 
@@ -281,12 +282,14 @@ mod tests {
     #[test]
     fn every_kind_of_error_has_its_code() {
         let denied = io::Error::from(io::ErrorKind::PermissionDenied);
+        let role = NotPermitted("permission denied for table outbox".to_owned());
         let source = |kind| SourceError::new(kind, "x");
         let sink = |kind| CliError::from(SinkError::new(kind, "x")).code;
         let cases = [
             (CliError::from(source(SourceErrorKind::Unavailable)).code, 4),
             (CliError::from(source(SourceErrorKind::Misconfigured)).code, 3),
             (CliError::from(source(SourceErrorKind::Misconfigured).with_source(denied)).code, 5),
+            (CliError::from(source(SourceErrorKind::Misconfigured).with_source(role)).code, 5),
             (CliError::from(source(SourceErrorKind::Unsafe)).code, 6),
             (sink(FailureKind::Unavailable), 4),
             (sink(FailureKind::Throttled), 4),

@@ -116,6 +116,10 @@ impl<'s> SetAsideObject<'s> {
 
 /// Why an event is set aside, in words.
 pub(crate) fn set_aside_text(set_aside: &SetAside) -> String {
+    if set_aside.is_discarded() {
+        let since = rfc3339(set_aside.since);
+        return format!("discarded at {since} by an operator: never published");
+    }
     let mut text = format!("{} since {}", set_aside.state, rfc3339(set_aside.since));
     if let Some(due_at) = set_aside.due_at {
         text.push_str(&format!(", tried again at {}", rfc3339(due_at)));

@@ -140,8 +140,10 @@ fn not_understood(error: &clap::Error) -> ExitCode {
         return if printed.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
     let text = without_secrets(error.to_string());
-    // Nagios takes 2 for critical.
-    let is_check = std::env::args_os().nth(1).is_some_and(|command| command == "check");
+    // Nagios takes 2 for critical, and 3 for unknown.
+    let mut words = std::env::args_os().skip(1);
+    let command = words.find(|word| !word.as_encoded_bytes().starts_with(b"-"));
+    let is_check = command.is_some_and(|command| command == "check");
     let exit_code = if is_check { UNKNOWN } else { Code::Usage.exit_code() };
     if std::env::args_os().any(|arg| arg == "--json") {
         let (first, rest) = text.split_once('\n').unwrap_or((&text, ""));

@@ -351,6 +351,40 @@ fn events_that_were_missed_are_found_and_given_back() {
     run(&fixture, &["reconcile"]).assert_code(0);
 }
 
+/// What its pipeline has yet to publish would overtake what stands before it.
+#[test]
+fn a_replay_into_a_pipelines_own_sink_keeps_its_order_and_its_pauses() {
+    let fixture = Fixture::migrated();
+    fixture.write(
+        "postrider.toml",
+        "[source]\nurl = \"sqlite://app.db\"\n[[pipeline]]\nname = \"orders\"\n\
+         [pipeline.sink]\nurl = \"file:out.jsonl\"\n",
+    );
+    let config = |args: &[&str]| fixture.run(&[args, &["--config", "postrider.toml"]].concat());
+    let published = fixture.insert("1", "OrderPlaced", "{}");
+    config(&["relay", "--drain"]).assert_code(0);
+    config(&["pause", "--pipeline", "orders"]).assert_code(0);
+    let mut order = vec![published.clone(), published];
+    order.extend((0..3).map(|_| fixture.insert("1", "OrderPaid", "{}")));
+    let old = "UPDATE outbox SET created_at = '2025-01-01T00:00:00.000Z' WHERE seq BETWEEN 2 AND 3";
+    fixture.database().execute_batch(old).unwrap();
+    let replay = ["replay", "--since", "1h", "--yes"];
+    config(&replay).assert_code(6).assert_talk(&[
+        "the pipeline orders is paused since",
+        "fix: postrider resume --pipeline orders --config postrider.toml",
+    ]);
+    config(&["resume", "--pipeline", "orders"]).assert_code(0);
+    config(&replay).assert_code(0).assert_talk(&[
+        "1 event that orders has not published left out: 1 not published yet",
+        "published 1 of 1 event",
+    ]);
+    config(&["relay", "--drain"]).assert_code(0);
+    let lines = fixture.lines("out.jsonl");
+    assert_eq!(lines.len(), order.len(), "{lines:?}");
+    assert!(lines.iter().zip(&order).all(|(line, id)| line.contains(id)), "{lines:?}");
+    config(&["verify"]).assert_code(0);
+}
+
 /// What was published before the stop is not lost, and the rest can go on.
 #[test]
 fn a_replay_that_cannot_go_on_says_how_to() {
@@ -365,6 +399,7 @@ fn a_replay_that_cannot_go_on_says_how_to() {
     assert!(ran.stderr.contains("published 1 of 2 events"), "{}", ran.stderr);
     let talk = &ran.stderr;
     assert!(talk.contains("--after 1\n") && talk.contains("--after 2\n"), "{talk}");
+    assert!(talk.contains("--topic '{header.tenant}' --until 20"), "the same end: {talk}");
     let lines = fixture.lines("again.jsonl");
     assert!(lines.len() == 1 && lines[0].contains(&first), "{lines:?}");
 }

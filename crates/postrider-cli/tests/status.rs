@@ -186,6 +186,10 @@ fn limits_are_checked_as_nagios_has_it() {
     let json = check(&["dlq", "--warn", "1", "--crit", "1", "--json"]).assert_code(2).stdout;
     let json: Value = serde_json::from_str(&json).unwrap();
     assert_eq!((&json["state"], &json["exit_code"]), (&"CRITICAL".into(), &2.into()));
+    for args in [["check", "lag", "--json"], ["--json", "check", "lag"]] {
+        let ran = fixture.run(&args).assert_code(3);
+        assert!(ran.stderr.contains(r#""exit_code":3"#), "{}", ran.stderr);
+    }
     assert_eq!(json["pipelines"][0]["value"], 1.0);
 
     let slot = ["slot", "--warn", "1MiB", "--crit", "1GiB"];

@@ -78,7 +78,67 @@ fn exercise(broker: &Broker, format: Format) {
 
     let ran = fixture.run(&["verify", "--config", "postrider.toml"]).assert_code(6);
     assert!(ran.stdout.contains("         1  lost: published, and not there"), "{}", ran.stdout);
-    ran.assert_talk(&["1 events are lost", "postrider replay"]);
+    ran.assert_talk(&["1 lost, 1 in no outbox, 1 out of order", "postrider replay"]);
+}
+
+/// A fixture whose pipeline `orders` goes to a file.
+fn to_file() -> Fixture {
+    let fixture = Fixture::migrated();
+    fixture.write(
+        "postrider.toml",
+        "[source]\nurl = \"sqlite://app.db\"\n[[pipeline]]\nname = \"orders\"\n\
+         [pipeline.sink]\nurl = \"file:events.jsonl\"\n",
+    );
+    fixture
+}
+
+fn drain(fixture: &Fixture) {
+    fixture.run(&["relay", "--config", "postrider.toml", "--drain"]).assert_code(0);
+}
+
+/// Flags name the pipeline `default`, which never ran: nothing could be told from its progress.
+#[test]
+fn another_pipeline_than_the_one_that_ran_is_not_verified() {
+    let fixture = to_file();
+    fixture.insert("o1", "OrderPaid", "{}");
+    let to = ["verify", "--from", "sqlite://app.db", "--to", "file:events.jsonl"];
+    drain(&fixture);
+    fixture.write("events.jsonl", "");
+    fixture.run(&to).assert_code(2).assert_talk(&[
+        "no relay has ever run the pipeline default here; there is: orders",
+        "--pipeline NAME",
+    ]);
+    assert_eq!(verify(&fixture, 6)["lost"]["count"], 1);
+    std::fs::remove_file(fixture.path("events.jsonl")).unwrap();
+    let ran = fixture.run(&["verify", "--config", "postrider.toml"]).assert_code(3);
+    ran.assert_talk(&["there is no file", "fix: check the path, or run the relay, which makes it"]);
+}
+
+#[test]
+fn what_was_discarded_is_not_lost() {
+    let fixture = to_file();
+    fixture.insert("o1", "OrderPaid", "{}");
+    let bad = fixture.insert("o2", "OrderPaid", "this is not JSON");
+    drain(&fixture);
+    // It could be published now.
+    fixture.database().execute_batch("UPDATE outbox SET headers = '{}'").unwrap();
+    let config = ["--config", "postrider.toml"];
+    let discard = [&["dlq", "discard", &bad, "--yes"], &config[..]].concat();
+    fixture.run(&discard).assert_code(0);
+    let report = verify(&fixture, 0);
+    assert_eq!((&report["lost"]["count"], &report["discarded"]), (&0.into(), &1.into()));
+    let shown = fixture.run(&[&["show", &bad], &config[..]].concat()).assert_code(0);
+    assert!(shown.stdout.contains("state         discarded at 20"), "{}", shown.stdout);
+    let json = fixture.run(&[&["show", &bad, "--json"], &config[..]].concat()).assert_code(0);
+    assert!(json.stdout.contains(r#""state":"discarded""#), "{}", json.stdout);
+    let replay = [&["replay", "--since", "1h", "--yes", "--json"], &config[..]].concat();
+    let replayed = fixture.run(&replay).assert_code(0).stdout;
+    assert!(replayed.contains(r#""published":1,"#), "{replayed}");
+    assert!(replayed.contains(r#""waiting":0,"set_aside":0,"discarded":1,"#), "{replayed}");
+    assert!(!fixture.read("events.jsonl").contains(&bad));
+    // It is known for as long as a published event stays.
+    fixture.run(&[&["prune", "--keep", "0s", "--yes"], &config[..]].concat()).assert_code(0);
+    fixture.run(&[&["show", &bad], &config[..]].concat()).assert_code(1);
 }
 
 fn verify(fixture: &Fixture, code: i32) -> Value {

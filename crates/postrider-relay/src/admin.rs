@@ -44,8 +44,8 @@ pub trait Admin: Send + Sync {
     /// still parked waits behind that one. Answers how many there were.
     async fn retry(&self, selection: &Selection) -> Result<u64, SourceError>;
 
-    /// Removes the matching dead letters for good; what waits behind them flows again. Answers
-    /// how many there were.
+    /// Removes the contents of the matching dead letters for good; what waits behind them flows
+    /// again. That they were discarded stays known until it is pruned. Answers how many there were.
     async fn discard(&self, selection: &Selection) -> Result<u64, SourceError>;
 }
 
@@ -102,7 +102,7 @@ pub struct PipelineStatus {
     pub deferred: u64,
     /// Keys that wait.
     pub blocked_keys: u64,
-    /// When the pipeline last settled something.
+    /// When the pipeline last settled something as delivered; what it sets aside does not count.
     pub last_settled_at: Option<SystemTime>,
     /// Who may read each shard, by shard; empty where no lease is needed.
     pub leases: Vec<LeaseStatus>,

@@ -21,7 +21,7 @@ use crate::source::SourceError;
 use crate::sources::{MAX_RETAINED_WAL_DEFAULT, Mode, Progress};
 
 pub use self::configuration::{configuration, exposure, secrets};
-pub use self::sinks::sinks;
+pub use self::sinks::{TOPIC_EVENTS, sinks};
 
 /// Transactions that are open for longer are reported, by default.
 pub const OPEN_FOR_DEFAULT: Duration = Duration::from_secs(300);
@@ -322,6 +322,7 @@ pub fn pipelines(status: &OutboxStatus, asked: &Asked) -> Vec<Finding> {
         if reasons.is_empty() {
             let found = match pipeline.unpublished {
                 0 => "nothing waits".to_owned(),
+                1 => "1 event waits, and not for long".to_owned(),
                 waiting => format!("{waiting} events wait, and none for long"),
             };
             findings.push(Finding::ok(CHECK, found).about(&pipeline.name));

@@ -40,6 +40,18 @@ pub trait Events: Send + Sync {
         limit: usize,
     ) -> Result<Vec<Stored>, SourceError>;
 
+    /// What became of stored events in a pipeline, by position, if it reads these aggregate types,
+    /// or all if none is named. One that is gone by now is left out.
+    async fn fates(
+        &self,
+        pipeline: &str,
+        aggregate_types: &[String],
+        stored: &[Stored],
+    ) -> Result<Vec<(i64, Fate)>, SourceError>;
+
+    /// The time now, by the clock that says when events were written.
+    async fn now(&self) -> Result<SystemTime, SourceError>;
+
     /// Reads stored events whole, in order. One that is gone by now is left out.
     async fn read(&self, stored: &[Stored]) -> Result<Vec<ReadEvent>, SourceError>;
 }
@@ -143,8 +155,8 @@ pub struct InPipeline {
 pub enum Standing {
     /// It is not settled: yet to be read, or under way.
     Waiting,
-    /// It is settled: published, discarded by an operator, or not of this pipeline's types. The
-    /// time is known where rows are marked: when it was published, or first set aside.
+    /// It is settled: published, or not of this pipeline's types. The time is known where rows are
+    /// marked: when it was published.
     Settled {
         /// When.
         at: Option<SystemTime>,
@@ -156,7 +168,7 @@ pub enum Standing {
 /// Why and until when an event is set aside.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SetAside {
-    /// `parked`, `deferred` or `queued`.
+    /// `parked`, `deferred`, `queued`, or [`DISCARDED`].
     pub state: String,
     /// Since when.
     pub since: SystemTime,
@@ -170,6 +182,16 @@ pub struct SetAside {
     pub error: Option<String>,
 }
 
+impl SetAside {
+    /// An operator has discarded it: it is never published, and its contents are gone.
+    pub fn is_discarded(&self) -> bool {
+        self.state == DISCARDED
+    }
+}
+
+/// The state of a dead letter that an operator has discarded. It stays known until it is pruned.
+pub const DISCARDED: &str = "discarded";
+
 /// An event behind which others of its key wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocker {
@@ -177,6 +199,36 @@ pub struct Blocker {
     pub event_id: String,
     /// Why it is set aside.
     pub set_aside: SetAside,
+}
+
+/// What became of a stored event in a pipeline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It is published.
+    Published,
+    /// The pipeline does not read its aggregate type.
+    NotItsOwn,
+    /// It is yet to be read, or under way; or the pipeline never ran.
+    Waiting,
+    /// It is parked, deferred or queued.
+    SetAside,
+    /// An operator has discarded it.
+    Discarded,
+}
+
+impl Fate {
+    /// Of an event that is set aside in this state, if it is, that the pipeline reads or not, and
+    /// has settled or not.
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    pub(crate) fn of(state: Option<&str>, is_its_own: bool, is_settled: bool) -> Self {
+        match state {
+            Some(DISCARDED) => Self::Discarded,
+            Some(_) => Self::SetAside,
+            None if !is_its_own => Self::NotItsOwn,
+            None if is_settled => Self::Published,
+            None => Self::Waiting,
+        }
+    }
 }
 
 /// Where an event is stored.

@@ -252,12 +252,13 @@ fn slot_reasons(
 
 /// `1 event waits`, `at least 100000 events wait`.
 fn events(count: u64) -> String {
-    let least = if count >= COUNT_MAX { "at least " } else { "" };
-    format!("{least}{}", counted(count, "event waits", "events wait"))
+    counted(count, "event waits", "events wait")
 }
 
+/// Counting stops at a limit.
 fn counted(count: u64, one: &str, several: &str) -> String {
-    format!("{count} {}", if count == 1 { one } else { several })
+    let least = if count >= COUNT_MAX { "at least " } else { "" };
+    format!("{least}{count} {}", if count == 1 { one } else { several })
 }
 
 #[cfg(test)]

@@ -7,7 +7,8 @@
 //! when a row is published (`progress = "cursor"`), since it was written. A pipeline that stands
 //! still holds on to what it has not published yet, and [`Pruned::left`] names it. An outbox that
 //! no pipeline has ever read loses nothing. Dead letters do not stand in the outbox: they go when
-//! an operator discards them, and never by themselves.
+//! an operator discards them, and never by themselves. That one was discarded is forgotten when
+//! that is as long ago.
 //!
 //! # How
 //!

@@ -1,13 +1,15 @@
 //! Publishes stored events again, with the same ids.
 //!
-//! A replay reads the table and never the progress of a pipeline, so running relays neither notice
-//! it nor are in its way. Each event has the header [`REPLAY_HEADER`]. Events go out in the order
+//! A replay changes nothing in the outbox, so running relays neither notice it nor are in its way.
+//! Into the sink of a pipeline goes only what that pipeline has published before ([`Again`]): what
+//! it has yet to publish would overtake what stands before it. Each event has the header [`REPLAY_HEADER`]. Events go out in the order
 //! of the outbox, one of a key at a time where the sink does not keep their order, one call at a
 //! time. The first event that cannot be published ends it: nothing overtakes it. How far it came
 //! is a position, from which it can go on; what had gone out beyond that is then sent once more.
 
 mod queue;
 
+use std::collections::HashSet;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
@@ -16,7 +18,7 @@ use uuid::Uuid;
 
 use self::queue::Queue;
 use crate::config::PipelineConfig;
-use crate::events::{Events, Stored, Wanted};
+use crate::events::{Events, Fate, Stored, Wanted};
 use crate::failure::{FailureKind, SinkError};
 use crate::formats::{Encoding, REPLAY_HEADER};
 use crate::pipeline::decision::{backoff, random_jitter};
@@ -39,9 +41,23 @@ const FAILURES_MAX: u32 = 10;
 /// Options of a sink that keep progress of their own, which a replay leaves alone.
 const PROGRESS_OPTIONS: [&str; 3] = ["exactly_once", "progress_topic", "transactional_id"];
 
+/// How many events are asked about at a time.
+const ASKED_MAX: usize = 5_000;
+
+/// The pipeline into whose sink events go again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Again {
+    /// Its name.
+    pub pipeline: String,
+    /// The types that it reads; empty means all.
+    pub aggregate_types: Vec<String>,
+}
+
 /// What to publish, and how.
 #[derive(Clone, Debug)]
 pub struct Replay {
+    /// Only what this pipeline has published; otherwise everything that is stored.
+    pub again: Option<Again>,
     /// Which events.
     pub wanted: Wanted,
     /// Only those after this position.
@@ -74,6 +90,19 @@ pub struct Found {
     pub first: Option<Stored>,
     /// The last of them.
     pub last: Option<Stored>,
+    /// What the pipeline has not published.
+    pub unpublished: Unpublished,
+}
+
+/// Events that match and stay where they are, because a pipeline has not published them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unpublished {
+    /// Yet to be read, or under way.
+    pub waiting: u64,
+    /// Parked, deferred or queued.
+    pub set_aside: u64,
+    /// Discarded by an operator.
+    pub discarded: u64,
 }
 
 /// Why it ended before its time.
@@ -120,16 +149,41 @@ impl Replay {
             let page = events.stored(&self.wanted, after, FOUND_MAX).await?;
             let Some(last) = page.last() else { return Ok(found) };
             after = last.position;
-            found.events += page.len() as u64;
             let is_last = page.len() < FOUND_MAX;
+            let page = self.published(events, page, &mut found.unpublished).await?;
+            found.events += page.len() as u64;
             if found.first.is_none() {
                 found.first = page.first().cloned();
             }
-            found.last = page.into_iter().next_back();
+            found.last = page.into_iter().next_back().or(found.last);
             if is_last {
                 return Ok(found);
             }
         }
+    }
+
+    /// Those of these that may go.
+    async fn published(
+        &self,
+        events: &dyn Events,
+        mut page: Vec<Stored>,
+        left_out: &mut Unpublished,
+    ) -> Result<Vec<Stored>, SourceError> {
+        let Some(Again { pipeline, aggregate_types }) = &self.again else { return Ok(page) };
+        let mut published = HashSet::new();
+        for part in page.chunks(ASKED_MAX) {
+            for (position, fate) in events.fates(pipeline, aggregate_types, part).await? {
+                match fate {
+                    Fate::Published => drop(published.insert(position)),
+                    Fate::Waiting => left_out.waiting += 1,
+                    Fate::SetAside => left_out.set_aside += 1,
+                    Fate::Discarded => left_out.discarded += 1,
+                    Fate::NotItsOwn => {}
+                }
+            }
+        }
+        page.retain(|stored| published.contains(&stored.position));
+        Ok(page)
     }
 
     /// Publishes until everything is, or a stop is asked for. `tell` hears how far it is.
@@ -165,13 +219,20 @@ impl Run<'_> {
         loop {
             let (wanted, after) = (&self.replay.wanted, self.replayed.position);
             let found = self.events.stored(wanted, after, FOUND_MAX).await?;
-            let mut rest = found.as_slice();
+            let (is_last, last) = (found.len() < FOUND_MAX, found.last().map(|it| it.position));
+            let mut left_out = Unpublished::default();
+            let may_go = self.replay.published(self.events, found, &mut left_out).await?;
+            let mut rest = may_go.as_slice();
             while !rest.is_empty() && !self.shutdown.is_requested() {
                 let (page, later) = rest.split_at(page_of(rest));
                 rest = later;
                 self.publish_page(page, tell).await?;
             }
-            if found.len() < FOUND_MAX || self.shutdown.is_requested() {
+            if self.shutdown.is_requested() {
+                return Ok(());
+            }
+            self.replayed.position = last.unwrap_or(after);
+            if is_last {
                 return Ok(());
             }
         }

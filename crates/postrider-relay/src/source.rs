@@ -227,6 +227,11 @@ pub struct SourceError {
     pub source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
+/// A cause: the database does not let this role do it.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct NotPermitted(pub String);
+
 /// Whether trying again can help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SourceErrorKind {
@@ -269,8 +274,12 @@ impl SourceError {
         let mut details = self.message.clone();
         let mut cause = std::error::Error::source(self);
         while let Some(error) = cause {
-            details.push_str(": ");
-            details.push_str(&error.to_string());
+            let below = error.to_string();
+            // A cause may only say of what kind it is.
+            if !details.ends_with(&below) {
+                details.push_str(": ");
+                details.push_str(&below);
+            }
             cause = error.source();
         }
         details

@@ -7,7 +7,7 @@
 //!
 //! - An event of the outbox that is not in the broker may wait, or may have been published after
 //!   its place in the broker was passed. Only what is settled, and then still missing when the
-//!   broker is read once more, is lost.
+//!   broker is read once more, is lost. What an operator has discarded is not.
 //! - A message that is not in the outbox may have been written since, or was pruned long ago. Only
 //!   what is younger than the oldest event of the outbox, and not in it, is a ghost.
 
@@ -22,7 +22,7 @@ use uuid::Uuid;
 pub use self::comparison::{Comparison, EXAMPLES_MAX, Expected, Found, Report};
 pub use self::places::{LOOKED_AT_MAX, Places, places};
 use crate::config::PipelineConfig;
-use crate::events::{Events, Standing, Stored, Wanted};
+use crate::events::{Events, Fate, Standing, Stored, Wanted};
 use crate::formats::Encoding;
 use crate::readback::{Readback, Scope};
 use crate::sink::SinkError;
@@ -180,10 +180,12 @@ impl Verification {
         for (index, id) in comparison.missing().into_iter().enumerate() {
             if index >= ASKED_MAX {
                 comparison.leave_unchecked(id);
-            } else if self.is_settled(events, id).await? {
-                is_any_settled = true;
-            } else {
-                comparison.waits(id);
+                continue;
+            }
+            match self.fate(events, id).await? {
+                Fate::Published | Fate::NotItsOwn => is_any_settled = true,
+                Fate::Discarded => comparison.was_discarded(id),
+                Fate::Waiting | Fate::SetAside => comparison.waits(id),
             }
         }
         for id in comparison.unknown().into_iter().take(ASKED_MAX) {
@@ -204,13 +206,18 @@ impl Verification {
         Ok(())
     }
 
-    async fn is_settled(&self, events: &dyn Events, id: Uuid) -> Result<bool, SourceError> {
+    async fn fate(&self, events: &dyn Events, id: Uuid) -> Result<Fate, SourceError> {
         let life = events.event(&id.to_string(), false).await?;
         // Pruned since, which only what is settled is.
-        let Some(life) = life else { return Ok(true) };
+        let Some(life) = life else { return Ok(Fate::Published) };
         let mut pipelines = life.pipelines.iter();
         let standing = pipelines.find(|it| it.pipeline == self.pipeline).map(|it| &it.standing);
-        // A pipeline that never ran has settled nothing.
-        Ok(matches!(standing, Some(Standing::Settled { .. })))
+        Ok(match standing {
+            Some(Standing::Settled { .. }) => Fate::Published,
+            Some(Standing::SetAside(aside)) if aside.is_discarded() => Fate::Discarded,
+            Some(Standing::SetAside(_)) => Fate::SetAside,
+            // A pipeline that never ran has settled nothing.
+            Some(Standing::Waiting) | None => Fate::Waiting,
+        })
     }
 }

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use postrider::schema::{self, TableName};
 use postrider_relay::admin::{Admin, LeaseStatus, PipelineStatus, Selection};
+use postrider_relay::events::Wanted;
 use postrider_relay::failure::{Failure, FailureKind};
 use postrider_relay::reconcile::MissedKind;
-use postrider_relay::source::{BatchLimit, Settlement, Source, Verdict};
+use postrider_relay::source::{BatchLimit, NotPermitted, Settlement, Source, Verdict};
 use postrider_relay::sources::{self, Progress, Shard, SourceSpec};
 use postrider_testkit::servers::postgres::Database;
 use tokio_postgres::Client;
@@ -305,6 +306,46 @@ async fn looking_for_missed_events_never_reads_the_whole_table() {
         assert_eq!(scans, 0, "{progress}");
         assert!(read <= 10_100, "{progress}: {read} rows were read");
     }
+}
+
+/// Where rows do not say which transaction wrote them, following begins behind the last of them,
+/// also if none of those that are there matches.
+#[tokio::test]
+async fn following_without_transactions_begins_at_the_end() {
+    let outbox = Outbox::fresh().await;
+    outbox.run("ALTER TABLE outbox DROP COLUMN xid").await;
+    outbox.insert(1, 3).await;
+    let (table, columns) = (TableName::default(), BTreeMap::new());
+    let operator = sources::connect_operator(&outbox.database.url(), &table, &columns).await;
+    let operator = operator.unwrap();
+    let of_type = |name: &str| Wanted { event_type: Some(name.to_owned()), ..Wanted::default() };
+    let newest = operator.newest(&of_type("OrderLost"), 10).await.unwrap();
+    assert_eq!(newest.events, []);
+    let written = operator.written(&newest.next, &Wanted::default(), 10).await.unwrap();
+    assert_eq!(written.events, [], "they were there before");
+    outbox.insert(4, 4).await;
+    let written = operator.written(&written.next, &Wanted::default(), 10).await.unwrap();
+    assert_eq!(written.events.len(), 1);
+}
+
+/// A role without the rights is told apart from a table that is missing.
+#[tokio::test]
+async fn a_role_without_rights_is_not_permitted() {
+    let outbox = Outbox::fresh().await;
+    let role = format!("powerless_{}", std::process::id());
+    outbox.run(&format!("CREATE ROLE {role} LOGIN PASSWORD 'no'")).await;
+    let url = outbox.database.url();
+    let (_, place) = url.split_once('@').unwrap();
+    let (table, columns) = (TableName::default(), BTreeMap::new());
+    let url = format!("postgres://{role}:no@{place}");
+    let by_role = match sources::connect_admin(&url, &table, &columns).await {
+        Ok(powerless) => powerless.status().await.map(drop),
+        Err(error) => Err(error),
+    };
+    let error = by_role.expect_err("it may not read the tables");
+    let cause = error.source.as_deref().and_then(|it| it.downcast_ref::<NotPermitted>());
+    outbox.run(&format!("DROP ROLE {role}")).await;
+    assert!(cause.is_some(), "{error:?}");
 }
 
 /// G-01: an operator frees a key while a relay queues another event of it.

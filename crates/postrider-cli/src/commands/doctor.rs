@@ -3,11 +3,14 @@
 mod report;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use postrider::Event;
 use postrider_relay::config::{Config, Flags, SourceConfig, parse_duration};
 use postrider_relay::diagnosis::{self, Asked, Diagnose, Finding, Fix, Level, OPEN_FOR_DEFAULT};
+use postrider_relay::events::{Stored, Wanted};
 
 use self::report::Report;
 use crate::error::{CliError, Code};
@@ -89,7 +92,8 @@ pub(crate) async fn run(args: &DoctorArgs, output: Output) -> Result<(), CliErro
         }
         findings.extend(found);
         if let Some(config) = &patient.config {
-            findings.extend(diagnosis::sinks(&config.pipelines).await);
+            let newest = newest(&patient.outbox).await;
+            findings.extend(diagnosis::sinks(&config.pipelines, &newest).await);
         }
     }
     report.findings = findings;
@@ -109,6 +113,24 @@ pub(crate) async fn run(args: &DoctorArgs, output: Output) -> Result<(), CliErro
         false => "do what it says beside them",
     };
     Err(CliError::new(Code::ChecksFailed, what).with_fix(fix))
+}
+
+/// The newest events: topics are made of them. None if the outbox cannot be read, which is another
+/// finding.
+async fn newest(outbox: &Outbox) -> Vec<Arc<Event>> {
+    let read = async {
+        let operator = outbox.operator().await?;
+        let newest = operator.newest(&Wanted::default(), diagnosis::TOPIC_EVENTS).await?;
+        let stored = newest.events.into_iter().map(|event| Stored {
+            position: event.position,
+            event_id: event.event_id,
+            payload_bytes: event.payload_bytes,
+            created_at: event.created_at,
+        });
+        Ok::<_, CliError>(operator.read(&stored.collect::<Vec<_>>()).await?)
+    };
+    let read = read.await.unwrap_or_default();
+    read.into_iter().filter_map(|read| read.event.ok()).collect()
 }
 
 /// What flags name.

@@ -1,13 +1,14 @@
 //! `postrider replay`: publishes stored events again.
 
 use std::num::NonZeroU32;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use clap::Args;
 use postrider::Key;
 use postrider_relay::config::PipelineConfig;
 use postrider_relay::events::{Stored, Wanted};
-use postrider_relay::replay::{self, Found, Replay, ReplayError, Replayed};
+use postrider_relay::pauses::Pause;
+use postrider_relay::replay::{self, Again, Found, Replay, ReplayError, Replayed, Unpublished};
 use postrider_relay::secret::MASK;
 use postrider_relay::sink::Sink;
 use serde::Serialize;
@@ -28,7 +29,8 @@ Examples:
   postrider replay --since 1d --rate 100 --pipeline orders --config postrider.toml --yes
 
 Each event has its own id, and the header postrider-replay: true. The progress of pipelines is
-left alone. It reads what the outbox still has: what was pruned is gone.";
+left alone. Into the sink of a pipeline goes what that pipeline has published before; to any other
+sink, by --to, everything that the outbox still has. What was pruned is gone.";
 
 /// The arguments of `postrider replay`.
 #[derive(Args, Debug)]
@@ -76,6 +78,10 @@ struct ReplayObject<'r> {
     last_event_id: Option<&'r str>,
     published: u64,
     left_out: u64,
+    /// What the pipeline has not published, and so stays where it is.
+    waiting: u64,
+    set_aside: u64,
+    discarded: u64,
     /// Everything up to here is done.
     position: Option<i64>,
 }
@@ -84,8 +90,21 @@ struct ReplayObject<'r> {
 pub(crate) async fn run(args: &ReplayArgs, output: Output) -> Result<(), CliError> {
     let (outbox, pipeline) = args.route.find()?;
     let operator = outbox.operator().await?;
+    let again = args.route.config.as_ref().map(|_| Again {
+        pipeline: pipeline.name.clone(),
+        aggregate_types: pipeline.aggregate_types.clone(),
+    });
+    if again.is_some() {
+        respect_pauses(&operator.pauses().await?, &pipeline.name, &outbox, output)?;
+    }
+    // It must have an end, whatever is written meanwhile.
+    let until = match args.until {
+        Some(until) => until,
+        None => end_of_millisecond(operator.now().await?),
+    };
     let replay = Replay {
-        wanted: wanted(args)?,
+        again,
+        wanted: wanted(args, until)?,
         after: args.after,
         rate: args.rate,
         encoding: replay::encoding(pipeline.options.encoding.clone()),
@@ -101,11 +120,15 @@ pub(crate) async fn run(args: &ReplayArgs, output: Output) -> Result<(), CliErro
             false => Ok(()),
         }
     };
+    tell_unpublished(&found, &pipeline.name, output);
     if found.events == 0 {
-        output.talk("no event matches");
+        output.talk(match replay.again {
+            Some(_) => "no event that was published matches",
+            None => "no event matches",
+        });
         return tell(None);
     }
-    let what = what(&found, &pipeline);
+    let what = what(&found, replay.again.is_some(), &pipeline);
     if args.dry_run {
         output.talk(&format!("would publish {what}; nothing was published"));
         return tell(None);
@@ -127,15 +150,68 @@ pub(crate) async fn run(args: &ReplayArgs, output: Output) -> Result<(), CliErro
         tracing::warn!(%error, "closing the sink failed");
     }
     tell(Some(replayed))?;
-    output.talk(&format!("published {} of {total} events", replayed.published));
+    output.talk(&format!("published {} of {}", replayed.published, events(total)));
     let go_on = |after: i64| {
-        let flags = command(args, &outbox, &pipeline);
+        let flags = command(args, until, &outbox, &pipeline);
         match after {
             i64::MIN => format!("postrider replay {flags}"),
             _ => format!("postrider replay {flags} --after {after}"),
         }
     };
     end(go_on, replayed, result, shutdown.is_requested())
+}
+
+/// Nothing goes into the sink of a pipeline that an operator has stopped.
+fn respect_pauses(
+    pauses: &[Pause],
+    pipeline: &str,
+    outbox: &Outbox,
+    output: Output,
+) -> Result<(), CliError> {
+    if let Some(pause) = Pause::of_pipeline(pauses, pipeline) {
+        let why = pause.reason.as_ref().map(|why| format!(" ({})", plain(why)));
+        let since = rfc3339(pause.since);
+        let what = format!(
+            "the pipeline {pipeline} is paused since {since}{}: nothing is replayed into its sink",
+            why.unwrap_or_default()
+        );
+        let named = pause.pipeline.as_ref().map(|name| format!(" --pipeline {}", shell_word(name)));
+        let fix = format!("postrider resume{} {}", named.unwrap_or_default(), outbox.flags);
+        return Err(CliError::new(Code::Unsafe, what).with_fix(fix));
+    }
+    let keys = Pause::keys(pauses, pipeline).count();
+    if keys > 0 {
+        let keys = if keys == 1 { "1 key is".to_owned() } else { format!("{keys} keys are") };
+        output.talk(&format!("{keys} paused; what was published of them goes out all the same"));
+    }
+    Ok(())
+}
+
+/// The first moment that can be written down after this one.
+fn end_of_millisecond(time: SystemTime) -> SystemTime {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let millis = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
+    SystemTime::UNIX_EPOCH + Duration::from_millis(millis.saturating_add(1))
+}
+
+fn events(count: u64) -> String {
+    let noun = if count == 1 { "event" } else { "events" };
+    format!("{count} {noun}")
+}
+
+/// Says what stays where it is, and why.
+fn tell_unpublished(found: &Found, pipeline: &str, output: Output) {
+    let Unpublished { waiting, set_aside, discarded } = found.unpublished;
+    let parts: Vec<String> =
+        [(waiting, "not published yet"), (set_aside, "set aside"), (discarded, "discarded")]
+            .into_iter()
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, why)| format!("{count} {why}"))
+            .collect();
+    if !parts.is_empty() {
+        let (count, parts) = (events(waiting + set_aside + discarded), parts.join(", "));
+        output.talk(&format!("{count} that {pipeline} has not published left out: {parts}"));
+    }
 }
 
 /// The error of a replay that did not do all of it. `go_on` is the command that goes on after a
@@ -168,15 +244,17 @@ fn end(
             Err(error.with_fix(format!("go on: {}", go_on(replayed.position))))
         }
         Ok(()) if replayed.left_out > 0 => {
-            let rows = replayed.left_out;
-            let what = format!("{rows} rows are no events, and were left out");
+            let what = match replayed.left_out {
+                1 => "1 row is no event, and was left out".to_owned(),
+                rows => format!("{rows} rows are no events, and were left out"),
+            };
             Err(CliError::new(Code::Partial, what))
         }
         Ok(()) => Ok(()),
     }
 }
 
-fn wanted(args: &ReplayArgs) -> Result<Wanted, CliError> {
+fn wanted(args: &ReplayArgs, until: SystemTime) -> Result<Wanted, CliError> {
     let (mut aggregate_type, mut key): (Option<String>, Option<Key>) = (None, None);
     match &args.aggregate {
         Some(text) if text.contains('/') => {
@@ -190,21 +268,20 @@ fn wanted(args: &ReplayArgs) -> Result<Wanted, CliError> {
         aggregate_type,
         key,
         since: args.since,
-        // It must have an end, whatever is written meanwhile.
-        until: Some(args.until.unwrap_or_else(SystemTime::now)),
+        until: Some(until),
         payload: false,
     })
 }
 
 /// What is published, and where to.
-fn what(found: &Found, pipeline: &PipelineConfig) -> String {
-    let events = if found.events == 1 { "event" } else { "events" };
+fn what(found: &Found, is_again: bool, pipeline: &PipelineConfig) -> String {
+    let again = if is_again { " again" } else { "" };
     let id = |stored: &Option<Stored>| {
         stored.as_ref().map_or_else(String::new, |stored| plain(&stored.event_id))
     };
     format!(
-        "{} {events} again to {}, from {} to {}",
-        found.events,
+        "{}{again} to {}, from {} to {}",
+        events(found.events),
         pipeline.sink_url,
         id(&found.first),
         id(&found.last)
@@ -233,12 +310,20 @@ fn to_object<'r>(
         last_event_id: found.last.as_ref().map(|it| it.event_id.as_str()),
         published: replayed.map_or(0, |it| it.published),
         left_out: replayed.map_or(0, |it| it.left_out),
+        waiting: found.unpublished.waiting,
+        set_aside: found.unpublished.set_aside,
+        discarded: found.unpublished.discarded,
         position: replayed.map(|it| it.position),
     }
 }
 
 /// The flags that say the same again, but for where to begin.
-fn command(args: &ReplayArgs, outbox: &Outbox, pipeline: &PipelineConfig) -> String {
+fn command(
+    args: &ReplayArgs,
+    until: SystemTime,
+    outbox: &Outbox,
+    pipeline: &PipelineConfig,
+) -> String {
     let mut words = vec![outbox.flags.clone()];
     let mut add = |flag: &str, value: Option<String>| {
         words.extend(value.map(|value| format!("{flag} {}", shell_word(&value))));
@@ -251,7 +336,8 @@ fn command(args: &ReplayArgs, outbox: &Outbox, pipeline: &PipelineConfig) -> Str
     add("--topic", args.route.topic.clone());
     add("--format", args.route.format.clone());
     add("--since", args.since.map(rfc3339));
-    add("--until", args.until.map(rfc3339));
+    // The same end, or what was written since would come along.
+    add("--until", Some(rfc3339(until)));
     add("--aggregate", args.aggregate.clone());
     add("--type", args.event_type.clone());
     add("--rate", args.rate.map(|rate| rate.to_string()));

@@ -74,7 +74,7 @@ struct KeptObject<'l> {
 #[derive(Serialize)]
 struct PipelineObject<'l> {
     pipeline: &'l str,
-    /// `waiting`, `settled`, `parked`, `deferred` or `queued`.
+    /// `waiting`, `settled`, `parked`, `deferred`, `queued` or `discarded`.
     state: &'l str,
     settled_at: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -3,11 +3,12 @@
 use std::time::SystemTime;
 
 use clap::Args;
+use postrider_relay::admin::OutboxStatus;
 use postrider_relay::verification::{Found, Report, Verification, VerificationError};
 use serde::Serialize;
 
 use crate::error::{CliError, Code};
-use crate::output::Output;
+use crate::output::{Output, plain};
 use crate::progress::Progress;
 use crate::route::RouteArgs;
 use crate::time::parse_time;
@@ -45,6 +46,7 @@ struct ReportObject<'r> {
     duplicated: FoundObject<'r>,
     out_of_order: FoundObject<'r>,
     waiting: u64,
+    discarded: u64,
     beyond_retention: u64,
     unchecked: u64,
     older: u64,
@@ -78,6 +80,7 @@ pub(crate) async fn run(args: &VerifyArgs, output: Output) -> Result<(), CliErro
     let (outbox, pipeline) = args.route.find()?;
     let verification = Verification::of(&pipeline, args.since)?;
     let operator = outbox.operator().await?;
+    check_pipeline(&operator.status().await?, &pipeline.name)?;
     let mut progress = Progress::new(output);
     let tell_progress = |listed, kept| {
         progress.show(|_| format!("{listed} events of the outbox, {kept} messages"));
@@ -92,7 +95,7 @@ pub(crate) async fn run(args: &VerifyArgs, output: Output) -> Result<(), CliErro
         return Ok(());
     }
     let what = format!(
-        "{} events are lost, {} are in no outbox, {} are out of order",
+        "the broker and the outbox differ: {} lost, {} in no outbox, {} out of order",
         report.lost.count, report.ghosts.count, report.out_of_order.count
     );
     let error = CliError::new(Code::BrokerDiffers, what);
@@ -103,6 +106,19 @@ pub(crate) async fn run(args: &VerifyArgs, output: Output) -> Result<(), CliErro
             outbox.flags
         ))),
     }
+}
+
+/// What a pipeline has yet to publish cannot be told from what is lost by looking at another one.
+fn check_pipeline(status: &OutboxStatus, pipeline: &str) -> Result<(), CliError> {
+    let ran = status.pipelines.iter().filter(|it| it.progress.is_some());
+    let names: Vec<&str> = ran.map(|it| it.name.as_str()).collect();
+    if names.is_empty() || names.contains(&pipeline) {
+        return Ok(());
+    }
+    let (pipeline, names) = (plain(pipeline), plain(&names.join(", ")));
+    let what = format!("no relay has ever run the pipeline {pipeline} here; there is: {names}");
+    let fix = "name the one to verify: postrider verify --config FILE --pipeline NAME";
+    Err(CliError::new(Code::Usage, what).with_fix(fix))
 }
 
 impl From<VerificationError> for CliError {
@@ -126,6 +142,7 @@ fn to_object(report: &Report) -> ReportObject<'_> {
         duplicated: FoundObject::of(&report.duplicated),
         out_of_order: FoundObject::of(&report.out_of_order),
         waiting: report.waiting,
+        discarded: report.discarded,
         beyond_retention: report.beyond_retention,
         unchecked: report.unchecked,
         older: report.older,
@@ -135,8 +152,11 @@ fn to_object(report: &Report) -> ReportObject<'_> {
 
 fn to_text(report: &Report) -> String {
     let mut text = format!(
-        "{} events of the outbox, {} messages of the broker\n",
-        report.expected, report.kept
+        "{} {} of the outbox, {} {} of the broker\n",
+        report.expected,
+        if report.expected == 1 { "event" } else { "events" },
+        report.kept,
+        if report.kept == 1 { "message" } else { "messages" }
     );
     let mut line = |count: u64, what: &str| text.push_str(&format!("{count:>10}  {what}\n"));
     line(report.lost.count, "lost: published, and not there");
@@ -145,6 +165,7 @@ fn to_text(report: &Report) -> String {
     line(report.duplicated.count, "duplicated: there again");
     line(report.waiting, "waiting: not published yet");
     for (count, what) in [
+        (report.discarded, "discarded by an operator: never published"),
         (report.beyond_retention, "too old: no longer kept by the broker"),
         (report.older, "older than what the outbox still has"),
         (report.unchecked, "not there, and not looked at one by one"),

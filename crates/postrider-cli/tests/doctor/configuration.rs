@@ -95,6 +95,32 @@ fn a_pipeline_that_is_not_in_the_file_is_named() {
     assert!(stray["found"].as_str().unwrap().contains("not in the configuration"));
 }
 
+/// Where topics are made of events, those of the newest events are asked about.
+#[test]
+fn a_topic_that_no_stream_takes_is_found() {
+    let fixture = Fixture::migrated();
+    let url = std::env::var("POSTRIDER_TEST_NATS").expect("tests are run with cargo");
+    let topic = format!("doctor-{}.{{aggregate_id}}", std::process::id());
+    let sink = format!("sink = {{ url = \"{url}\", topic = \"{topic}\" }}\n");
+    let source = "[source]\nurl = \"sqlite:app.db\"\n";
+    write(&fixture, 0o600, &format!("{source}[[pipeline]]\nname = \"a\"\n{sink}"));
+    assert!(doctor(&fixture, &CONFIG).is("sink", "ok").contains("known once there are some"));
+    fixture.insert("1", "OrderPaid", "{}");
+    let found = doctor(&fixture, &CONFIG);
+    let what = found.is("sink", "fail");
+    assert!(what.contains("no stream takes the subject doctor-"), "{what}");
+}
+
+/// A relay could not even start.
+#[test]
+fn a_missing_column_is_a_failure() {
+    let fixture = Fixture::migrated();
+    let drop = "ALTER TABLE outbox_failures DROP COLUMN kind";
+    fixture.database().execute_batch(drop).unwrap();
+    let found = doctor(&fixture, &["--from", "sqlite:app.db"]);
+    assert!(found.is("schema-drift", "fail").contains("column outbox_failures.kind is missing"));
+}
+
 #[test]
 fn brokers_say_what_they_lack() {
     let fixture = Fixture::migrated();

@@ -3,11 +3,13 @@
 //! A file has the rows of one batch. It is written under a temporary name and gets its own,
 //! `<table>-<time>-<number of its first row>.jsonl.gz`, when all of it is on disk; so a file of
 //! that name is always whole. A crash can leave a file that ends in `.partial`: nothing was
-//! removed on account of it, and it can be deleted.
+//! removed on account of it, and the next one that is written removes it. While one is being
+//! written, it is locked.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -26,6 +28,8 @@ pub const PAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 const SUFFIX: &str = ".jsonl.gz";
 const PARTIAL_SUFFIX: &str = ".partial";
+/// Longest time between making a file and locking it.
+const MAKING_MAX: Duration = Duration::from_secs(60);
 
 /// A row that is removed, as it stands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -128,6 +132,10 @@ impl ArchiveFile {
         let partial = folder.join(format!("{name}-{}{PARTIAL_SUFFIX}", std::process::id()));
         let file =
             File::create_new(&partial).map_err(|error| failure("write to", folder, error))?;
+        // Without locks, as on some networks, what a crash left stays.
+        if file.try_lock().is_ok() {
+            remove_left_over(folder, &table, &partial);
+        }
         Ok(Self {
             folder: folder.to_owned(),
             name,
@@ -193,6 +201,27 @@ impl Drop for ArchiveFile {
     fn drop(&mut self) {
         // Nothing depends on it; under its final name it is no longer here.
         let _ = fs::remove_file(&self.partial);
+    }
+}
+
+/// Removes what crashes left of a table: nobody holds its lock any more.
+fn remove_left_over(folder: &Path, table: &str, own: &Path) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let rest = name.strip_prefix(table).and_then(|rest| rest.strip_prefix('-'));
+        // Another table's name may begin with this one's: a time follows.
+        let is_of_table = rest.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+        if !is_of_table || !name.ends_with(PARTIAL_SUFFIX) || path == own {
+            continue;
+        }
+        // It may be in the making just now: another process locks it right after.
+        let age = fs::metadata(&path).and_then(|about| about.modified());
+        let age = age.ok().and_then(|at| SystemTime::now().duration_since(at).ok());
+        let is_free = || File::open(&path).is_ok_and(|file| file.try_lock().is_ok());
+        if age.is_some_and(|age| age >= MAKING_MAX) && is_free() {
+            let _ = fs::remove_file(&path);
+        }
     }
 }
 
@@ -294,6 +323,36 @@ mod tests {
         assert!(!file.is_empty() && !file.is_full());
         drop(file);
         assert!(names(folder.path()).is_empty());
+    }
+
+    #[test]
+    fn what_a_crash_left_goes_with_the_next_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let hour_ago = SystemTime::now() - Duration::from_secs(3600);
+        let leave = |name: &str| {
+            let file = File::create(folder.path().join(name)).unwrap();
+            file.set_modified(hour_ago).unwrap();
+            file
+        };
+        leave("outbox-20260101T000000000000Z-7.partial");
+        leave("outbox-late-20260101T000000000000Z-7.partial");
+        leave("outbox-20260101T000000000000Z-1.jsonl.gz");
+        let locked = leave("outbox-20260101T000000000000Z-8.partial");
+        locked.try_lock().unwrap();
+        let young = "outbox-20260101T000000000000Z-9.partial";
+        File::create(folder.path().join(young)).unwrap();
+        drop(ArchiveFile::create(folder.path(), "outbox").unwrap());
+        let mut left = names(folder.path());
+        left.sort();
+        assert_eq!(
+            left,
+            [
+                "outbox-20260101T000000000000Z-1.jsonl.gz",
+                "outbox-20260101T000000000000Z-8.partial",
+                young,
+                "outbox-late-20260101T000000000000Z-7.partial",
+            ]
+        );
     }
 
     #[test]

@@ -9,6 +9,7 @@ use crate::shutdown::shutdown;
 use crate::sink::SinkCapabilities;
 use crate::sinks::MemorySink;
 use std::sync::Mutex;
+use std::time::SystemTime;
 
 /// Events of the keys `a` and `b` in turn, by their position.
 struct Ledger(i64);
@@ -40,6 +41,24 @@ impl Events for Ledger {
             created_at: None,
         };
         Ok((after.max(0) + 1..=self.0).take(limit).map(stored).collect())
+    }
+
+    async fn fates(
+        &self,
+        _: &str,
+        _: &[String],
+        stored: &[Stored],
+    ) -> Result<Vec<(i64, Fate)>, SourceError> {
+        // What follows a multiple of three is not published.
+        let fate = |position| match position % 3 {
+            1 => Fate::Waiting,
+            _ => Fate::Published,
+        };
+        Ok(stored.iter().map(|stored| (stored.position, fate(stored.position))).collect())
+    }
+
+    async fn now(&self) -> Result<SystemTime, SourceError> {
+        Ok(SystemTime::now())
     }
 
     async fn read(&self, stored: &[Stored]) -> Result<Vec<ReadEvent>, SourceError> {
@@ -116,6 +135,7 @@ use std::collections::HashSet;
 
 fn replay(rate: Option<u32>) -> Replay {
     Replay {
+        again: None,
         wanted: Wanted::default(),
         after: 0,
         rate: rate.and_then(NonZeroU32::new),
@@ -135,6 +155,23 @@ async fn the_order_of_keys_holds_through_failures_that_pass() {
         assert_eq!(sink.of_key(true), [2, 4, 6, 8, 10, 12]);
         assert_eq!(sink.of_key(false), [1, 3, 5, 7, 9, 11]);
     }
+}
+
+/// What a pipeline has not published would overtake what stands before it.
+#[tokio::test(start_paused = true)]
+async fn into_a_pipelines_own_sink_goes_what_it_has_published() {
+    let sink = Moody::new(true, "", 0, FailureKind::Failed);
+    let (_stop, shutdown) = shutdown();
+    let again = Again { pipeline: "orders".to_owned(), aggregate_types: Vec::new() };
+    let replay = Replay { again: Some(again), ..replay(None) };
+    let found = replay.find(&Ledger(10)).await.unwrap();
+    assert_eq!((found.events, found.unpublished.waiting), (6, 4));
+    assert_eq!(found.first.map(|it| it.position), Some(2));
+    assert_eq!(found.last.map(|it| it.position), Some(9));
+    let (replayed, result) = replay.run(&Ledger(10), &sink, |_| {}, &shutdown).await;
+    result.unwrap();
+    assert_eq!(replayed, Replayed { published: 6, left_out: 0, position: 10 });
+    assert_eq!((sink.of_key(true), sink.of_key(false)), (vec![2, 6, 8], vec![3, 5, 9]));
 }
 
 /// Nothing overtakes it, and from the position on nothing is lost.

@@ -1,9 +1,11 @@
 //! A small HTTP server with the pages for machines: `/metrics`, `/livez` and `/readyz`.
 //!
-//! One request for each connection, within a time limit, and a limit on connections, so that
-//! nobody who reaches the address can hold anything up. There is nothing to change here, and no
+//! One request for each connection, within a time limit, and a limit on connections: when there
+//! are as many, the oldest one ends for the newest. So nobody who reaches the address can hold
+//! anything up. There is nothing to change here, and no
 //! payload, key or secret to be seen.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
@@ -16,19 +18,21 @@ use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 use tracing::debug;
 
 use super::{Health, Telemetry, page};
 use crate::shutdown::Shutdown;
 
-/// Most connections at a time; more wait.
-const CONNECTIONS_MAX: usize = 32;
+/// Most connections at a time.
+const CONNECTIONS_MAX: usize = 64;
 /// Longest time for one connection.
 const CONNECTION_MAX: Duration = Duration::from_secs(10);
+/// Longest time until a request is there.
+const REQUEST_MAX: Duration = Duration::from_secs(2);
 /// Longest time for the last ones at the end.
 const GRACE: Duration = Duration::from_millis(500);
 /// The pause after a connection could not be taken.
@@ -54,14 +58,21 @@ impl Server {
     /// Answers until a stop is asked for, and then what is under way.
     pub async fn serve(self, telemetry: Arc<Telemetry>, mut shutdown: Shutdown) {
         let mut connections = JoinSet::new();
+        let mut oldest_first = VecDeque::new();
         loop {
             tokio::select! {
                 () = shutdown.requested() => break,
-                Some(_) = connections.join_next() => {}
-                accepted = self.listener.accept(), if connections.len() < CONNECTIONS_MAX => {
+                Some(_) = connections.join_next() => {
+                    oldest_first.retain(|connection: &AbortHandle| !connection.is_finished());
+                }
+                accepted = self.listener.accept() => {
                     match accepted {
                         Ok((stream, _)) => {
-                            connections.spawn(connection(stream, telemetry.clone()));
+                            if oldest_first.len() >= CONNECTIONS_MAX {
+                                oldest_first.pop_front().iter().for_each(AbortHandle::abort);
+                            }
+                            let serving = connection(stream, telemetry.clone());
+                            oldest_first.push_back(connections.spawn(serving));
                         }
                         // Out of file descriptors, for example.
                         Err(_) => sleep(ACCEPT_PAUSE).await,
@@ -80,6 +91,7 @@ async fn connection(stream: TcpStream, telemetry: Arc<Telemetry>) {
         async { Ok::<_, Infallible>(response) }
     });
     let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(REQUEST_MAX);
     let serving = http.keep_alive(false).serve_connection(TokioIo::new(stream), service);
     if let Ok(Err(error)) = timeout(CONNECTION_MAX, serving).await {
         debug!(%error, "a connection ended early");
@@ -138,7 +150,40 @@ impl Page {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
     use super::*;
+    use crate::shutdown::shutdown;
+
+    /// Whoever sends half a request, however often, keeps nobody waiting.
+    #[tokio::test]
+    async fn half_a_request_holds_nothing_up() {
+        let server = Server::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let address = server.address().unwrap();
+        let (stop, stopped) = shutdown();
+        let serving = tokio::spawn(server.serve(Arc::new(Telemetry::default()), stopped));
+        let mut halves = Vec::new();
+        for _ in 0..3 * CONNECTIONS_MAX {
+            let mut half = TcpStream::connect(address).await.unwrap();
+            half.write_all(b"GET /livez HTTP/1.1\r\nHost:").await.unwrap();
+            halves.push(half);
+        }
+        let probe = async {
+            let mut whole = TcpStream::connect(address).await.unwrap();
+            whole.write_all(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+            let mut answer = String::new();
+            whole.read_to_string(&mut answer).await.unwrap();
+            answer
+        };
+        let answer = timeout(REQUEST_MAX / 2, probe).await.expect("it is answered at once");
+        assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+        // And none of them stays.
+        let mut rest = Vec::new();
+        let ended = halves.last_mut().unwrap().read_to_end(&mut rest);
+        let _ = timeout(REQUEST_MAX * 2, ended).await.expect("it is ended");
+        stop.stop();
+        serving.await.unwrap();
+    }
 
     #[test]
     fn each_path_has_its_answer() {

@@ -57,6 +57,7 @@ enum State {
     Missing,
     Found,
     Waiting,
+    Discarded,
     /// Nobody has looked whether it waits.
     Unchecked,
 }
@@ -87,6 +88,8 @@ pub struct Report {
     pub out_of_order: Found,
     /// Not published yet, and not there.
     pub waiting: u64,
+    /// Discarded by an operator, and not there.
+    pub discarded: u64,
     /// Published, and older than what the broker still keeps.
     pub beyond_retention: u64,
     /// Not there, and nobody has looked whether they wait.
@@ -168,6 +171,11 @@ impl Comparison {
         self.set(id, State::Waiting);
     }
 
+    /// Notes that an operator has discarded a missing event.
+    pub fn was_discarded(&mut self, id: Uuid) {
+        self.set(id, State::Discarded);
+    }
+
     /// Notes that nobody will look whether a missing event waits.
     pub fn leave_unchecked(&mut self, id: Uuid) {
         self.set(id, State::Unchecked);
@@ -218,6 +226,7 @@ impl Comparison {
             duplicated: self.duplicated,
             out_of_order: self.out_of_order,
             waiting: 0,
+            discarded: 0,
             beyond_retention: 0,
             unchecked: 0,
             older: self.older,
@@ -227,6 +236,7 @@ impl Comparison {
             match row.state {
                 State::Found => {}
                 State::Waiting => report.waiting += 1,
+                State::Discarded => report.discarded += 1,
                 State::Unchecked => report.unchecked += 1,
                 State::Missing if kept_since.is_some_and(|since| row.written_at < since) => {
                     report.beyond_retention += 1;

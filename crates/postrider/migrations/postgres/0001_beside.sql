@@ -14,7 +14,7 @@ CREATE TABLE {outbox_failures} (
     occurred_at    timestamptz,
     created_at     timestamptz,
     deliver_after  timestamptz,
-    state          text NOT NULL CHECK (state IN ('parked', 'deferred', 'queued')),
+    state          text NOT NULL CHECK (state IN ('parked', 'deferred', 'queued', 'discarded')),
     blocks         boolean NOT NULL,
     due_at         timestamptz, -- when to hand it out again; NULL: not by itself
     attempts       integer NOT NULL,

@@ -33,7 +33,7 @@ CREATE TABLE {outbox_failures} (
     occurred_at,
     created_at,
     deliver_after,
-    state          TEXT NOT NULL CHECK (state IN ('parked', 'deferred', 'queued')),
+    state          TEXT NOT NULL CHECK (state IN ('parked', 'deferred', 'queued', 'discarded')),
     blocks         INTEGER NOT NULL,
     due_at         TEXT, -- when to hand it out again; NULL: not by itself
     attempts       INTEGER NOT NULL,

@@ -40,6 +40,14 @@ impl Drift {
     }
 }
 
+impl Difference {
+    /// A table or a column is missing: nothing works without.
+    pub fn is_fatal(&self) -> bool {
+        let is_needed = ["table ", "column "].iter().any(|kind| self.object.starts_with(kind));
+        self.drift == Drift::Missing && is_needed
+    }
+}
+
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { drift, object, expected, found } = self;

@@ -17,7 +17,9 @@ pub(super) struct StatusObject<'s> {
     database: &'s str,
     table: &'s str,
     unpublished: u64,
+    unpublished_is_capped: bool,
     parked: u64,
+    parked_is_capped: bool,
     pipelines: Vec<PipelineObject<'s>>,
     /// The worst of the pipelines'.
     verdict: &'static str,
@@ -31,9 +33,13 @@ struct PipelineObject<'s> {
     unpublished_is_capped: bool,
     oldest_unpublished_age_seconds: Option<f64>,
     parked: u64,
+    parked_is_capped: bool,
     queued: u64,
+    queued_is_capped: bool,
     deferred: u64,
+    deferred_is_capped: bool,
     blocked_keys: u64,
+    blocked_keys_is_capped: bool,
     last_settled_at: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     leases: Vec<LeaseObject<'s>>,
@@ -92,7 +98,9 @@ impl View<'_> {
             database: self.status.database,
             table: &self.status.table,
             unpublished: sum(|pipeline| pipeline.unpublished),
+            unpublished_is_capped: pipelines.iter().any(|it| is_capped(it.unpublished)),
             parked: sum(|pipeline| pipeline.parked),
+            parked_is_capped: pipelines.iter().any(|it| is_capped(it.parked)),
             pipelines: objects
                 .map(|((pipeline, reasons), rates)| PipelineObject {
                     verdict: health::verdict(reasons).as_str(),
@@ -177,14 +185,18 @@ fn to_pipeline_object(pipeline: &PipelineStatus) -> PipelineObject<'_> {
         name: &pipeline.name,
         progress: pipeline.progress.as_deref(),
         unpublished: pipeline.unpublished,
-        unpublished_is_capped: pipeline.unpublished >= COUNT_MAX,
+        unpublished_is_capped: is_capped(pipeline.unpublished),
         oldest_unpublished_age_seconds: pipeline
             .oldest_unpublished_age
             .map(|age| age.as_secs_f64()),
         parked: pipeline.parked,
+        parked_is_capped: is_capped(pipeline.parked),
         queued: pipeline.queued,
+        queued_is_capped: is_capped(pipeline.queued),
         deferred: pipeline.deferred,
+        deferred_is_capped: is_capped(pipeline.deferred),
         blocked_keys: pipeline.blocked_keys,
+        blocked_keys_is_capped: is_capped(pipeline.blocked_keys),
         last_settled_at: pipeline.last_settled_at.map(rfc3339),
         leases: pipeline.leases.iter().map(to_lease_object).collect(),
         slot: pipeline.slot.as_ref().map(SlotObject::new),
@@ -220,18 +232,27 @@ const HEADING: [&str; 9] = [
     "LAST SETTLED",
 ];
 
+/// Counting has stopped here.
+fn is_capped(count: u64) -> bool {
+    count >= COUNT_MAX
+}
+
+fn count(count: u64) -> String {
+    let more = if is_capped(count) { "+" } else { "" };
+    format!("{count}{more}")
+}
+
 /// A pipeline as a row of a table.
 fn cells(pipeline: &PipelineStatus) -> Vec<String> {
-    let capped = if pipeline.unpublished >= COUNT_MAX { "+" } else { "" };
     vec![
         plain(&pipeline.name),
         pipeline.progress.clone().unwrap_or_else(|| "-".into()),
-        format!("{}{capped}", pipeline.unpublished),
+        count(pipeline.unpublished),
         pipeline.oldest_unpublished_age.map_or_else(|| "-".into(), age),
-        pipeline.parked.to_string(),
-        pipeline.queued.to_string(),
-        pipeline.deferred.to_string(),
-        pipeline.blocked_keys.to_string(),
+        count(pipeline.parked),
+        count(pipeline.queued),
+        count(pipeline.deferred),
+        count(pipeline.blocked_keys),
         pipeline.last_settled_at.map_or_else(|| "never".into(), rfc3339),
     ]
 }

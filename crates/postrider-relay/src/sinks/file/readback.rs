@@ -1,7 +1,7 @@
 //! Reads a file back, line by line.
 
 use std::fs::File;
-use std::io::{BufRead as _, BufReader, Lines};
+use std::io::{self, BufRead as _, BufReader, Lines};
 use std::path::PathBuf;
 use std::time::SystemTime;
 
@@ -36,7 +36,16 @@ impl Options {
     /// Begins to read the file back.
     pub(in crate::sinks) fn read_back(&self, scope: &Scope) -> Result<FileReadback, SinkError> {
         let (path, topics) = (self.path.clone(), scope.topics.clone());
-        let file = File::open(&path).map_err(|error| failure("open", &path, &error))?;
+        let file = File::open(&path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => {
+                let message = format!(
+                    "there is no file {}; check the path, or run the relay, which makes it",
+                    path.display()
+                );
+                SinkError::new(FailureKind::Misconfigured, message)
+            }
+            _ => failure("open", &path, &error),
+        })?;
         let lines = Some(BufReader::new(file).lines());
         Ok(FileReadback { lines, path, number: 0, topics })
     }

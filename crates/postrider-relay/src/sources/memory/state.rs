@@ -181,7 +181,9 @@ impl State {
                 }
             }
         }
-        self.settled_at = Some(now.date);
+        if settlements.iter().any(|it| it.verdict == Verdict::Delivered) {
+            self.settled_at = Some(now.date);
+        }
         Settled { unblocked: self.set_aside.mend(touched, now.elapsed) }
     }
 }

@@ -12,7 +12,8 @@ use rustls::CertificateError;
 use tokio_postgres::error::{DbError, Severity, SqlState};
 
 use super::Location;
-use crate::source::{SourceError, SourceErrorKind};
+use crate::shell::word;
+use crate::source::{NotPermitted, SourceError, SourceErrorKind};
 
 /// What can go wrong while the database is used.
 pub(super) enum Trouble {
@@ -108,7 +109,7 @@ pub(super) fn not_migrated(
         false => "postrider migrate --from \"$POSTRIDER_SOURCE__URL\"".to_owned(),
     };
     if *outbox != TableName::default() {
-        command.push_str(&format!(" --table {outbox}"));
+        command.push_str(&format!(" --table {}", word(outbox.as_str())));
     }
     SourceError::new(SourceErrorKind::Misconfigured, what).with_hint(format!("run `{command}`"))
 }
@@ -143,6 +144,9 @@ type Meaning = (SourceErrorKind, Option<&'static str>);
 fn with_meaning(message: String, (kind, hint): Meaning, err: tokio_postgres::Error) -> SourceError {
     let error = SourceError::new(kind, message);
     let error = match err.as_db_error() {
+        Some(answer) if answer.code() == &SqlState::INSUFFICIENT_PRIVILEGE => {
+            error.with_source(NotPermitted(Answer::of(answer).to_string()))
+        }
         Some(answer) => error.with_source(Answer::of(answer)),
         None => error.with_source(err),
     };
@@ -191,7 +195,11 @@ fn meaning(err: &tokio_postgres::Error) -> Option<Meaning> {
     let err = io_error(err)?;
     Some(match tls_error(err) {
         Some(err) => (SourceErrorKind::Misconfigured, Some(tls_hint(err))),
-        None => (SourceErrorKind::Unavailable, None),
+        None => {
+            let hint = "start the server, or check host and port in the URL";
+            let is_refused = err.kind() == io::ErrorKind::ConnectionRefused;
+            (SourceErrorKind::Unavailable, is_refused.then_some(hint))
+        }
     })
 }
 

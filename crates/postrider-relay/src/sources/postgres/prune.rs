@@ -21,7 +21,7 @@ use super::error::Trouble;
 use super::partitions::{self, Stretch};
 use super::queries::{CUTOFF, Order, PruneQueries};
 use super::table::{self, Table};
-use crate::prune::{Left, Prune, PruneOptions, Pruned};
+use crate::prune::{BATCH_ROWS_MAX, Left, Prune, PruneOptions, Pruned};
 use crate::shutdown::Shutdown;
 use crate::source::{SourceError, SourceErrorKind};
 
@@ -95,6 +95,9 @@ impl PostgresPruner {
         let micros = i64::try_from(options.keep.min(KEEP_MAX).as_micros()).unwrap_or(i64::MAX);
         let rows = self.connection.query(CUTOFF, &[(&micros, Type::INT8)]).await?;
         let cutoff: String = one(&rows)?;
+        if !options.dry_run {
+            self.forget_discarded(&cutoff, shutdown).await?;
+        }
         let run = Run { pruner: self, options, shutdown, cutoff, needs };
         match self.layout {
             Layout::Plain => {
@@ -109,6 +112,19 @@ impl PostgresPruner {
             Layout::Foreign => return Err(self.foreign().into()),
         }
         Ok(pruned)
+    }
+
+    /// That a dead letter was discarded is known for as long as a published event stays.
+    async fn forget_discarded(&self, cutoff: &String, shutdown: &Shutdown) -> Result<(), Trouble> {
+        let limit = BATCH_ROWS_MAX as i64;
+        let params: [Param<'_>; 2] = [(cutoff, Type::TEXT), (&limit, Type::INT8)];
+        while !shutdown.is_requested() {
+            let forgotten = self.connection.execute(&self.sql.forget_discarded, &params).await?;
+            if forgotten < BATCH_ROWS_MAX as u64 {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// What the pipelines need; `None` if there is no pipeline.

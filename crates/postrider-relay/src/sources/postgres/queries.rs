@@ -24,6 +24,7 @@ mod stops;
 use postrider::event::PAYLOAD_BYTES_MAX;
 use postrider::schema::TableName;
 
+use self::events::is_id;
 use super::cluster::Origin;
 use super::log::Log;
 use super::row::LIMITS;
@@ -40,6 +41,9 @@ pub(super) use self::stops::StopQueries;
 
 /// Longest JSON of headers that is looked at, in bytes. Escaped text is up to six times as long.
 pub(super) const HEADERS_BYTES_MAX: usize = 8 * postrider::event::HEADERS_BYTES_MAX;
+
+/// The time now.
+pub(super) const CLOCK: &str = "SELECT clock_timestamp()";
 
 /// The snapshot of now.
 pub(super) const SNAPSHOT: &str = "SELECT pg_current_snapshot()::text";
@@ -58,11 +62,18 @@ pub(super) const IN_ORDER: &str = "SET LOCAL enable_sort = off; SET LOCAL enable
 /// planner may think that they are many.
 pub(super) const FEW_ROWS: &str = "SET LOCAL enable_seqscan = off; SET LOCAL jit = off";
 
-/// A row is set aside that is there already, unless it is another one with its number.
+/// A row is set aside that is there already, unless it is another one with its number. What was
+/// discarded keeps no contents, and makes room for another one.
 const OR_AGAIN: &str = "ON CONFLICT (pipeline, seq) DO UPDATE SET state = excluded.state,
      blocks = excluded.blocks, due_at = excluded.due_at, attempts = excluded.attempts,
-     kind = excluded.kind, error = excluded.error, set_aside_at = excluded.set_aside_at
-     WHERE f.id IS NOT DISTINCT FROM excluded.id";
+     kind = excluded.kind, error = excluded.error, set_aside_at = excluded.set_aside_at,
+     id = excluded.id, aggregate_type = excluded.aggregate_type,
+     aggregate_id = excluded.aggregate_id, event_type = excluded.event_type,
+     event_version = excluded.event_version, payload = excluded.payload,
+     content_type = excluded.content_type, headers = excluded.headers, topic = excluded.topic,
+     occurred_at = excluded.occurred_at, created_at = excluded.created_at,
+     deliver_after = excluded.deliver_after
+     WHERE f.id IS NOT DISTINCT FROM excluded.id OR f.state = 'discarded'";
 
 /// What a row takes besides its payload and headers, about, in bytes.
 const ROW_BYTES: usize = 256;
@@ -131,15 +142,15 @@ pub(super) struct Reads {
 /// The statements that settle.
 #[derive(Debug)]
 pub(super) struct Writes {
-    /// `$1` pipeline, `$2` shard, `$3` epoch, `$4` numbers: marks rows; answers whether the lease
-    /// is still held.
+    /// `$1` pipeline, `$2` shard, `$3` epoch, `$4` numbers, `$5` whether one was delivered: marks
+    /// rows; answers whether the lease is still held.
     pub(super) mark: String,
     /// The same parameters: removes rows.
     pub(super) delete: String,
     /// `$1` pipeline, `$2` shard, `$3` epoch, then base, tick, position, seen, beyond, lsn, snapshot
-    /// of the slot, and the number of a row and its transaction: moves a cursor. While the log is read it answers the
-    /// snapshot of now, after that the end of the log, which publication there is, and whether
-    /// the row is there.
+    /// of the slot, the number of a row and its transaction, and whether one was delivered: moves a
+    /// cursor. While the log is read it answers the snapshot of now, after that the end of the log,
+    /// which publication there is, and whether the row is there.
     pub(super) advance: String,
     /// `$1` pipeline, `$2` shard, `$3` epoch: locks the lease against a takeover.
     pub(super) hold_lease: String,
@@ -155,8 +166,10 @@ pub(super) struct Writes {
     pub(super) set_aside_again: String,
     /// `$1` pipeline, `$2` numbers: whether a row set aside is another than that of the outbox.
     pub(super) is_another: String,
-    /// `$1` pipeline, `$2` numbers.
+    /// `$1` pipeline, `$2` numbers, `$3` shard: rows that were set aside are delivered.
     pub(super) forget: String,
+    /// The same parameters: and their marks say since when they really are.
+    pub(super) forget_marked: String,
     /// See [`mend`].
     pub(super) mend: String,
     /// `$1` pipeline, `$2` numbers, `$3` shard, `$4` epoch: gives claims back.
@@ -419,8 +432,15 @@ impl Writes {
         let held = "EXISTS (SELECT FROM lease)";
         let noted = format!(
             "noted AS (UPDATE {checkpoints} SET settled_at = clock_timestamp()
-             WHERE pipeline = $1 AND shard = $2 AND {held}
+             WHERE pipeline = $1 AND shard = $2 AND $5::boolean AND {held}
              AND coalesce(settled_at < clock_timestamp() - interval '1 second', true))"
+        );
+        let forgotten = format!(
+            "WITH noted AS (UPDATE {checkpoints} SET settled_at = clock_timestamp()
+               WHERE pipeline = $1 AND shard = $3
+               AND coalesce(settled_at < clock_timestamp() - interval '1 second', true)),
+             gone AS (DELETE FROM {failures} WHERE pipeline = $1 AND seq = ANY($2)
+               RETURNING seq, id)"
         );
         let unclaimed = format!(
             "unclaimed AS (DELETE FROM {claims} WHERE pipeline = $1 AND seq = ANY($4)
@@ -450,7 +470,8 @@ impl Writes {
                    tick = $5::text::pg_snapshot, position = $6, seen = $7::text::pg_snapshot,
                    beyond = $8::text::int8multirange, lsn = $9::text::pg_lsn,
                    slot_snapshot = $10::text::pg_snapshot,
-                   settled_at = clock_timestamp(), updated_at = clock_timestamp()
+                   settled_at = CASE WHEN $13 THEN clock_timestamp() ELSE settled_at END,
+                   updated_at = clock_timestamp()
                    WHERE pipeline = $1 AND shard = $2 AND {held} RETURNING 1)
                  SELECT EXISTS (SELECT FROM lease), EXISTS (SELECT FROM advanced){}",
                 match log {
@@ -508,7 +529,16 @@ impl Writes {
                  AND f.id IS DISTINCT FROM {})",
                 table.copy("o", "id")
             ),
-            forget: format!("DELETE FROM {failures} WHERE pipeline = $1 AND seq = ANY($2)"),
+            forget: format!("{forgotten} SELECT seq FROM gone"),
+            forget_marked: match table.has("published_at") {
+                true => format!(
+                    "{forgotten} UPDATE {name} AS o {published} FROM gone
+                     WHERE {} AND {seq} = gone.seq AND o.{} IS NOT NULL",
+                    is_id(table, "= $1", "").replace("$1", "gone.id"),
+                    table.name("published_at")
+                ),
+                false => format!("{forgotten} SELECT seq FROM gone"),
+            },
             mend: mend(outbox),
             unclaim: format!(
                 "DELETE FROM {claims} WHERE pipeline = $1 AND seq = ANY($2)

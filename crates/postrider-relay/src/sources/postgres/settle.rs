@@ -64,8 +64,16 @@ pub(super) async fn settle(
         plan.again.write(&mut tx, &sql.set_aside_again, pipeline).await?;
     }
     if !plan.forgotten.is_empty() {
-        let params: [Param<'_>; 2] = [(pipeline, Type::TEXT), (&plan.forgotten, Type::INT8_ARRAY)];
-        tx.execute(&sql.forget, &params).await?;
+        let params: [Param<'_>; 3] = [
+            (pipeline, Type::TEXT),
+            (&plan.forgotten, Type::INT8_ARRAY),
+            (&shared.held.shard, Type::INT4),
+        ];
+        let forget = match shared.progress {
+            Progress::Mark => &sql.forget_marked,
+            Progress::Cursor | Progress::Delete => &sql.forget,
+        };
+        tx.execute(forget, &params).await?;
     }
     let answer = leave_stream(shared, Writer::In(&mut tx), &plan, position).await?;
     if !plan.unclaimed.is_empty() && shared.claims() {
@@ -141,7 +149,7 @@ async fn leave_stream(
             let since = log.as_ref().and_then(|log| log.since.as_ref()).map(Snapshot::to_string);
             let sample = plan.sample.map(|(seq, _)| seq);
             let sample_xid = plan.sample.map(|(_, xid)| Xid(xid));
-            let params: [Param<'_>; 12] = [
+            let params: [Param<'_>; 13] = [
                 pipeline,
                 shard,
                 epoch,
@@ -154,6 +162,7 @@ async fn leave_stream(
                 (&since, Type::TEXT),
                 (&sample, Type::INT8),
                 (&sample_xid, Type::XID8),
+                (&plan.is_any_delivered, Type::BOOL),
             ];
             let rows = query(&shared.writes.advance, &params).await?;
             let row = rows.first().expect("EXISTS answers one row");
@@ -173,7 +182,8 @@ async fn leave_stream(
     if rows.is_empty() {
         return Ok(None);
     }
-    let params: [Param<'_>; 4] = [pipeline, shard, epoch, (rows, Type::INT8_ARRAY)];
+    let params: [Param<'_>; 5] =
+        [pipeline, shard, epoch, (rows, Type::INT8_ARRAY), (&plan.is_any_delivered, Type::BOOL)];
     match is_so(&query(sql, &params).await?)? {
         true => Ok(None),
         false => Err(shared.held.lost().into()),
@@ -293,6 +303,7 @@ struct Plan<'s> {
     again: Aside,
     /// Rows that were set aside and are delivered.
     forgotten: Vec<i64>,
+    is_any_delivered: bool,
     /// Rows whose claim ends.
     unclaimed: Vec<i64>,
     /// Keys of rows that blocked, or do now.
@@ -322,6 +333,7 @@ impl<'s> Plan<'s> {
             Origin::SetAside { blocks } => blocks,
         };
         let mut blocks = false;
+        self.is_any_delivered |= verdict == &Verdict::Delivered;
         match (verdict, row.was_set_aside()) {
             (Verdict::Delivered, false) => {}
             (Verdict::Delivered, true) => self.forgotten.push(row.seq),

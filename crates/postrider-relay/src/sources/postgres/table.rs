@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use postrider::schema::TableName;
 use tokio_postgres::types::Type;
 
-use crate::source::{SourceError, SourceErrorKind};
+use crate::source::{NotPermitted, SourceError, SourceErrorKind};
 use crate::sources::Progress;
 
 pub(super) use self::catalog::read;
@@ -110,7 +110,7 @@ impl Table {
             Progress::Cursor | Progress::Delete | Progress::Mark => return Ok(()),
         };
         let message = format!("progress {progress} needs the right to {right} on {table}");
-        Err(misconfigured(message).with_hint(format!("run GRANT {right} ON {quoted} TO {role}")))
+        Err(not_permitted(message).with_hint(format!("run GRANT {right} ON {quoted} TO {role}")))
     }
 
     /// Statements that make the indexes without which each look goes through the whole table.
@@ -236,6 +236,11 @@ impl Table {
             _ => self.text(alias, column),
         }
     }
+}
+
+/// The role lacks a right.
+fn not_permitted(message: String) -> SourceError {
+    misconfigured(message.clone()).with_source(NotPermitted(message))
 }
 
 fn misconfigured(message: impl Into<String>) -> SourceError {

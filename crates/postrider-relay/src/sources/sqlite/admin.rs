@@ -156,10 +156,10 @@ impl Admin for SqliteAdmin {
     }
 
     async fn discard(&self, selection: &Selection) -> Result<u64, SourceError> {
-        self.change("discard dead letters", selection, |keys, _, seq, _| {
+        self.change("discard dead letters", selection, |keys, shared, seq, now| {
             keys.conn
-                .prepare_cached(&keys.sql.forget)?
-                .execute(params![keys.pipeline, seq])
+                .prepare_cached(&shared.sql.discard)?
+                .execute(params![keys.pipeline, seq, now])
                 .map(drop)
         })
         .await

@@ -66,7 +66,10 @@ impl SqliteDiagnosis {
         let index = format!("index {}_unpublished", self.outbox);
         let is_missing =
             drift.iter().any(|it| it.drift == Drift::Missing && it.object.contains(&index));
-        let finding = Finding::warn(CHECK, shown.join("; "));
+        let finding = match drift.iter().any(|it| it.is_fatal()) {
+            true => Finding::fail(CHECK, shown.join("; ")),
+            false => Finding::warn(CHECK, shown.join("; ")),
+        };
         match is_missing {
             true => finding.with(Fix::safe_sql(format!(
                 "CREATE INDEX \"{}_unpublished\" ON {} (seq) WHERE published_at IS NULL",

@@ -4,6 +4,7 @@ use postrider::schema::TableName;
 use rusqlite::ErrorCode;
 
 use super::Location;
+use crate::shell::word;
 use crate::source::{SourceError, SourceErrorKind};
 
 /// Turns an error of SQLite into what the pipeline can act on.
@@ -25,7 +26,7 @@ pub(super) fn not_migrated(
 ) -> SourceError {
     let mut command = format!("postrider migrate --from {location}");
     if *outbox != TableName::default() {
-        command.push_str(&format!(" --table {outbox}"));
+        command.push_str(&format!(" --table {}", word(outbox.as_str())));
     }
     SourceError::new(SourceErrorKind::Misconfigured, what).with_hint(format!("run `{command}`"))
 }

@@ -63,6 +63,21 @@ impl SqlitePruner {
         let (location, table) = (shared.location.clone(), shared.table.clone());
         open::visit(location, table, doing, move |conn| work(conn, &shared)).await
     }
+
+    /// That a dead letter was discarded is known for as long as a published event stays.
+    async fn forget_discarded(&self, cutoff: &str, shutdown: &Shutdown) -> Result<(), SourceError> {
+        while !shutdown.is_requested() {
+            let cutoff = cutoff.to_owned();
+            let forgotten = self.run("prune the outbox", move |conn, shared| {
+                let params = params![cutoff, BATCH_ROWS_MAX as i64];
+                Ok(conn.execute(&shared.sql.forget_discarded, params)?)
+            });
+            if forgotten.await? < BATCH_ROWS_MAX {
+                break;
+            }
+        }
+        Ok(())
+    }
 }
 
 #[async_trait]
@@ -79,6 +94,9 @@ impl Prune for SqlitePruner {
         let mut pruned = Pruned::default();
         let keep = options.keep;
         let cutoff = self.run("read the clock", move |conn, _| cutoff(conn, keep)).await?;
+        if !options.dry_run {
+            self.forget_discarded(&cutoff, shutdown).await?;
+        }
         let from = options.from.as_ref().and_then(|Place(seq)| seq.parse().ok());
         let (mut after, mut fruitless, mut looked_at) = (from.unwrap_or(0), 0, 0);
         loop {

@@ -120,6 +120,8 @@ pub(super) struct Queries {
     pub(super) blocked_keys: String,
     /// `?1` first seq, `?2` last seq, `?3` now: notes that rows are done with.
     pub(super) mark: String,
+    /// `?1` seq, `?2` now: a row that was set aside when it was marked is really delivered.
+    pub(super) mark_again: String,
     /// `?1` first seq, `?2` last seq: removes rows that are done with.
     pub(super) delete: String,
     /// Sets aside a row that is unpublished; the parameters are those of [`set_aside`].
@@ -204,6 +206,9 @@ impl Queries {
                 "UPDATE {outbox} SET published_at = ?3
                  WHERE seq BETWEEN ?1 AND ?2 AND +published_at IS NULL"
             ),
+            mark_again: format!(
+                "UPDATE {outbox} SET published_at = ?2 WHERE seq = ?1 AND published_at IS NOT NULL"
+            ),
             delete: format!("DELETE FROM {outbox} WHERE seq BETWEEN ?1 AND ?2"),
             set_aside_unpublished: set_aside(&outbox, &failures, "AND published_at IS NULL"),
             set_aside: set_aside(&outbox, &failures, ""),
@@ -287,9 +292,10 @@ fn nothing_before(failures: &str) -> String {
 
 /// `?1` pipeline, `?2` seq, then state, blocks, due, attempts, kind, error, now: copies a row of
 /// the outbox as it stands, and answers its seq. If it is set aside already, changes why; but
-/// never a row with another id, which would be lost.
+/// never a row with another id, which would be lost, unless it was discarded.
 fn set_aside(outbox: &str, failures: &str, condition: &str) -> String {
     let columns = EVENT_COLUMNS.join(", ");
+    let anew = EVENT_COLUMNS.map(|column| format!("{column} = excluded.{column}")).join(", ");
     format!(
         "INSERT INTO {failures} (pipeline, {columns}, state, blocks, due_at, attempts, kind,
          error, set_aside_at)
@@ -297,8 +303,8 @@ fn set_aside(outbox: &str, failures: &str, condition: &str) -> String {
          FROM {outbox} WHERE seq = ?2 {condition}
          ON CONFLICT (pipeline, seq) DO UPDATE SET state = excluded.state,
          blocks = excluded.blocks, due_at = excluded.due_at, attempts = excluded.attempts,
-         kind = excluded.kind, error = excluded.error, set_aside_at = excluded.set_aside_at
-         WHERE id IS excluded.id
+         kind = excluded.kind, error = excluded.error, set_aside_at = excluded.set_aside_at, {anew}
+         WHERE id IS excluded.id OR state = 'discarded'
          RETURNING seq"
     )
 }

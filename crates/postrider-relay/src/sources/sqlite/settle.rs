@@ -46,13 +46,17 @@ pub(super) fn settle(
             Verdict::Delivered => {
                 touched.extend(settle.keys().blocking_key(row.seq)?);
                 store.execute(&store.sql.forget, params![store.pipeline, row.seq])?;
+                if progress == Progress::Mark {
+                    store.execute(&store.sql.mark_again, params![row.seq, now.text])?;
+                }
             }
             verdict => settle.put_aside(*row, verdict, &mut touched)?,
         }
     }
     settle.leave_stream(done)?;
     let unblocked = settle.keys().mend(touched, &now.text)?;
-    let checkpoint = params![store.pipeline, position, beyond, now.text];
+    let is_any_delivered = settling.iter().any(|it| it.verdict == &Verdict::Delivered);
+    let checkpoint = params![store.pipeline, position, beyond, now.text, is_any_delivered];
     if store.execute(&store.checkpoints.settled, checkpoint)? == 0 {
         return Err(settle.checkpoint_is_gone().into());
     }

@@ -1,6 +1,7 @@
 //! What an operator sees of single events.
 
-use postrider_relay::events::{EventRow, Events, InPipeline, Place, Standing, Wanted};
+use postrider_relay::admin::Selection;
+use postrider_relay::events::{EventRow, Events, Fate, InPipeline, Place, Standing, Wanted};
 use postrider_relay::source::Verdict;
 
 use super::reader::{Reader, parked};
@@ -16,6 +17,9 @@ pub(super) fn cases() -> Vec<Case<Subject, OutboxCapabilities>> {
             .needing(|can| can.keeps_delivered, "a delivered event is gone"),
         case!(an_event_that_was_set_aside_is_found_when_its_row_is_gone)
             .needing(|can| !can.keeps_delivered, "rows stay"),
+        case!(an_event_that_was_discarded_is_known_as_such),
+        case!(an_event_that_was_set_aside_is_settled_when_it_is_delivered)
+            .needing(|can| can.keeps_delivered, "a delivered event is gone"),
         case!(an_event_that_is_not_there_has_no_life),
         case!(an_event_shows_its_bytes_only_when_asked),
         case!(the_newest_events_come_in_order),
@@ -100,6 +104,72 @@ async fn an_event_that_was_set_aside_is_found_when_its_row_is_gone(outbox: Subje
     assert!(!life.in_outbox);
     assert_eq!(life.event.payload.as_deref(), Some(b"1".as_slice()));
     assert!(matches!(standing(&*operator, 1).await.standing, Standing::SetAside(_)));
+}
+
+/// What became of stored events, by number.
+async fn fates(events: &dyn Events) -> Vec<(u32, Fate)> {
+    let stored =
+        events.stored(&Wanted::default(), i64::MIN, 100).await.expect("it can be looked at");
+    let fates = events.fates(PIPELINE, &[], &stored).await.expect("they can be looked for");
+    let number_of = |position: i64| {
+        let stored = stored.iter().find(|it| it.position == position).expect("it was asked for");
+        number(stored.event_id.parse().expect("an id is a UUID"))
+    };
+    let mut fates: Vec<_> = fates.into_iter().map(|(at, fate)| (number_of(at), fate)).collect();
+    fates.sort_by_key(|(number, _)| *number);
+    fates
+}
+
+async fn an_event_that_was_discarded_is_known_as_such(outbox: Subject) {
+    outbox.write(&events("a", 1..3)).await;
+    let reader = Reader::start(&*outbox).await;
+    let read = reader.read(2).await;
+    reader.settle(&[(&read[0], parked(3)), (&read[1], Verdict::Queued)]).await;
+    outbox.write(&events("b", 3..4)).await;
+    let operator = outbox.operated().await;
+    let discarded = operator.discard(&Selection::default()).await;
+    assert_eq!(discarded.expect("it can be discarded"), 1);
+    assert_eq!(operator.discard(&Selection::default()).await.expect("nothing is left"), 0);
+    let is_discarded = async || match standing(&*operator, 1).await.standing {
+        Standing::SetAside(aside) => aside.is_discarded(),
+        Standing::Settled { .. } | Standing::Waiting => false,
+    };
+    assert!(is_discarded().await);
+    let expected = [(1, Fate::Discarded), (2, Fate::SetAside), (3, Fate::Waiting)];
+    // Where rows are deleted, those that are set aside are not stored any more.
+    let known = fates(&*operator).await;
+    assert!(known.iter().all(|it| expected.contains(it)) && !known.is_empty(), "{known:?}");
+    let status = operator.status().await.expect("the status can be read");
+    let counts = (status.pipelines[0].parked, status.pipelines[0].queued);
+    assert_eq!((counts, status.pipelines[0].blocked_keys), ((0, 1), 1));
+    assert_eq!(reader.drain().await, [2, 3], "what waited behind it goes on");
+    assert!(is_discarded().await, "it stays known");
+    let of_type = operator.fates(PIPELINE, &["Invoice".to_owned()], &[]).await;
+    assert_eq!(of_type.expect("nothing was asked for"), []);
+}
+
+async fn an_event_that_was_set_aside_is_settled_when_it_is_delivered(outbox: Subject) {
+    outbox.write(&[event("a", 1)]).await;
+    let reader = Reader::start(&*outbox).await;
+    let read = reader.read(1).await;
+    reader.settle(&[(&read[0], parked(3))]).await;
+    let operator = outbox.operated().await;
+    let settled_at = async || {
+        let status = operator.status().await.expect("the status can be read");
+        status.pipelines[0].last_settled_at
+    };
+    assert_eq!(settled_at().await, None, "nothing was delivered");
+    let parked_at = operator.now().await.expect("there is a clock");
+    assert_eq!(operator.retry(&Selection::default()).await.expect("it can be retried"), 1);
+    while operator.now().await.expect("there is a clock") <= parked_at {}
+    assert_eq!(reader.drain().await, [1]);
+    assert_eq!(fates(&*operator).await, [(1, Fate::Published)]);
+    assert!(settled_at().await.is_some_and(|at| at >= parked_at), "it was delivered");
+    let Standing::Settled { at } = standing(&*operator, 1).await.standing else {
+        panic!("it is delivered");
+    };
+    // A cursor does not know when.
+    assert!(at.is_none_or(|at| at >= parked_at), "settled at {at:?}, parked before {parked_at:?}");
 }
 
 async fn an_event_that_is_not_there_has_no_life(outbox: Subject) {

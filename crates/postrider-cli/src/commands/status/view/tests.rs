@@ -58,7 +58,7 @@ fn the_json_has_a_fixed_form() {
     let json = serde_json::to_string(&shown(&status()).to_object()).unwrap();
     assert_eq!(
         json,
-        r#"{"database":"sqlite","table":"outbox","unpublished":100000,"parked":2,"pipelines":[{"name":"orders","progress":"cursor","unpublished":100000,"unpublished_is_capped":true,"oldest_unpublished_age_seconds":61.5,"parked":2,"queued":3,"deferred":4,"blocked_keys":1,"last_settled_at":"1970-01-01T00:00:00.000Z","verdict":"warn","reasons":[{"code":"late","level":"warn","what":"at least 100000 events wait, the oldest for 1m 1s","command":null},{"code":"parked","level":"warn","what":"2 events are parked; 1 key is blocked, with 3 events behind","command":"postrider dlq list --pipeline orders --from sqlite:a.db"}]},{"name":"audit","progress":null,"unpublished":0,"unpublished_is_capped":false,"oldest_unpublished_age_seconds":null,"parked":0,"queued":0,"deferred":0,"blocked_keys":0,"last_settled_at":null,"verdict":"ok","reasons":[]}],"verdict":"warn"}"#
+        r#"{"database":"sqlite","table":"outbox","unpublished":100000,"unpublished_is_capped":true,"parked":2,"parked_is_capped":false,"pipelines":[{"name":"orders","progress":"cursor","unpublished":100000,"unpublished_is_capped":true,"oldest_unpublished_age_seconds":61.5,"parked":2,"parked_is_capped":false,"queued":3,"queued_is_capped":false,"deferred":4,"deferred_is_capped":false,"blocked_keys":1,"blocked_keys_is_capped":false,"last_settled_at":"1970-01-01T00:00:00.000Z","verdict":"warn","reasons":[{"code":"late","level":"warn","what":"at least 100000 events wait, the oldest for 1m 1s","command":null},{"code":"parked","level":"warn","what":"2 events are parked; 1 key is blocked, with 3 events behind","command":"postrider dlq list --pipeline orders --from sqlite:a.db"}]},{"name":"audit","progress":null,"unpublished":0,"unpublished_is_capped":false,"oldest_unpublished_age_seconds":null,"parked":0,"parked_is_capped":false,"queued":0,"queued_is_capped":false,"deferred":0,"deferred_is_capped":false,"blocked_keys":0,"blocked_keys_is_capped":false,"last_settled_at":null,"verdict":"ok","reasons":[]}],"verdict":"warn"}"#
     );
 }
 
@@ -76,6 +76,20 @@ WARN  orders: 2 events are parked; 1 key is blocked, with 3 events behind
       help: postrider dlq list --pipeline orders --from sqlite:a.db
 ";
     assert_eq!(shown(&status()).to_text(), expected);
+}
+
+/// Counting stops at a limit, and nothing may look exact that is not.
+#[test]
+fn every_count_says_where_it_was_capped() {
+    let mut status = status();
+    let orders = &mut status.pipelines[0];
+    (orders.parked, orders.queued, orders.deferred) = (COUNT_MAX, COUNT_MAX, COUNT_MAX);
+    orders.blocked_keys = COUNT_MAX;
+    let text = shown(&status).to_text();
+    assert_eq!(text.matches("100000+").count(), 5, "{text}");
+    assert!(text.contains("with at least 100000 events behind"), "{text}");
+    let json = serde_json::to_string(&shown(&status).to_object()).unwrap();
+    assert_eq!(json.matches("_is_capped\":true").count(), 7, "{json}");
 }
 
 #[test]

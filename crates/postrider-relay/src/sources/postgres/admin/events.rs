@@ -5,6 +5,8 @@
 //! event is seen when its transaction is, whatever its number: see
 //! [`snapshot`](super::super::snapshot).
 
+use std::time::SystemTime;
+
 use async_trait::async_trait;
 use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
@@ -12,13 +14,13 @@ use tokio_postgres::types::Type;
 
 use super::super::connection::Param;
 use super::super::error::Trouble;
-use super::super::queries::{FEW_ROWS, ONE_SNAPSHOT, SNAPSHOT};
+use super::super::queries::{CLOCK, FEW_ROWS, ONE_SNAPSHOT, SNAPSHOT};
 use super::super::row::Decoder;
 use super::PostgresAdmin;
 use crate::admin::COUNT_MAX;
 use crate::events::{
-    Blocker, EventLife, EventRow, Events, InPipeline, LOOKED_AT_MAX, Place, ReadEvent, SetAside,
-    Standing, Stored, Wanted, Written,
+    Blocker, EventLife, EventRow, Events, Fate, InPipeline, LOOKED_AT_MAX, Place, ReadEvent,
+    SetAside, Standing, Stored, Wanted, Written,
 };
 use crate::source::{SourceError, SourceErrorKind};
 use crate::sources::Progress;
@@ -86,6 +88,34 @@ impl Events for PostgresAdmin {
         };
         let stored = rows.and_then(|rows| rows.iter().map(stored).collect());
         stored.map_err(|trouble: Trouble| trouble.while_doing("look through the outbox"))
+    }
+
+    async fn fates(
+        &self,
+        pipeline: &str,
+        aggregate_types: &[String],
+        stored: &[Stored],
+    ) -> Result<Vec<(i64, Fate)>, SourceError> {
+        let ids: Vec<&str> = stored.iter().map(|stored| stored.event_id.as_str()).collect();
+        let numbers: Vec<i64> = stored.iter().map(|stored| stored.position).collect();
+        let params: [Param<'_>; 4] = [
+            (&ids, Type::TEXT_ARRAY),
+            (&numbers, Type::INT8_ARRAY),
+            (&pipeline, Type::TEXT),
+            (&aggregate_types, Type::TEXT_ARRAY),
+        ];
+        let rows = self.connection.query(&self.events.fates, &params).await;
+        let fate = |row: &Row| {
+            Ok((row.try_get(0)?, Fate::of(row.try_get(1)?, row.try_get(2)?, row.try_get(3)?)))
+        };
+        let fates = rows.and_then(|rows| rows.iter().map(fate).collect());
+        fates.map_err(|trouble: Trouble| trouble.while_doing("look for events"))
+    }
+
+    async fn now(&self) -> Result<SystemTime, SourceError> {
+        let rows = self.connection.query(CLOCK, &[]).await;
+        let now = rows.and_then(|rows| Ok(rows.first().expect("a function answers").try_get(0)?));
+        now.map_err(|trouble: Trouble| trouble.while_doing("read the clock"))
     }
 
     async fn read(&self, stored: &[Stored]) -> Result<Vec<ReadEvent>, SourceError> {
@@ -167,12 +197,17 @@ impl PostgresAdmin {
         tx.batch(ONE_SNAPSHOT).await?;
         let snapshot = snapshot(&tx.query(SNAPSHOT, &[]).await?)?;
         let rows = tx.query(&self.events.newest, &params).await?;
+        let last = match self.table.has("xid") {
+            true => None,
+            false => tx.query(&self.events.last, &[]).await?.first().map(|row| row.try_get(0)),
+        };
         tx.commit().await?;
+        let last: i64 = last.transpose()?.flatten().unwrap_or(i64::MIN);
         let mut events = rows.iter().map(event).collect::<Result<Vec<_>, _>>()?;
         events.reverse();
-        let last = events.last().map_or(i64::MIN, |event| event.position);
         let next = match self.table.has("xid") {
             true => Since::Snapshot(snapshot),
+            // What does not match need not be looked at again.
             false => Since::Number(last),
         };
         Ok(Written { events, next: next.place() })

@@ -1,6 +1,6 @@
 //! Checks of the tables: migrations, drift, and the indexes that reading needs.
 
-use postrider::schema::Drift;
+use postrider::schema::{Difference, Drift};
 use tokio::time::timeout;
 use tokio_postgres::types::Type;
 
@@ -71,7 +71,11 @@ impl Exam<'_> {
             0 => String::new(),
             more => format!("; and {more} more"),
         };
-        Finding::warn(CHECK, format!("{}{more}", shown.join("; ")))
+        let finding = match differences.iter().any(Difference::is_fatal) {
+            true => Finding::fail,
+            false => Finding::warn,
+        };
+        finding(CHECK, format!("{}{more}", shown.join("; ")))
             .with(Fix::command(format!("postrider migrate verify {}", self.asked.flags)))
     }
 

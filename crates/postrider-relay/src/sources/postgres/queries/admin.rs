@@ -40,7 +40,7 @@ pub(in super::super) struct AdminQueries {
     /// `$1` ordinals: gives dead letters fresh attempts; answers pipeline, key and whether they
     /// block.
     pub(in super::super) retry: String,
-    /// `$1` ordinals: removes dead letters; answers the same.
+    /// `$1` ordinals: discards dead letters, with their contents; answers the same.
     pub(in super::super) discard: String,
     /// `$1` pipeline, `$2` aggregate types, `$3` ids.
     pub(in super::super) mend: String,
@@ -148,7 +148,12 @@ impl AdminQueries {
                  WHERE ordinal = ANY($1) AND state = 'parked' {changed}"
             ),
             discard: format!(
-                "DELETE FROM {failures} WHERE ordinal = ANY($1) AND state = 'parked' {changed}"
+                "WITH parked AS MATERIALIZED (SELECT pipeline, seq, aggregate_type, aggregate_id, blocks
+                   FROM {failures} WHERE ordinal = ANY($1) AND state = 'parked' FOR UPDATE),
+                 discarded AS (UPDATE {failures} AS f SET state = 'discarded', blocks = false,
+                   due_at = NULL, payload = NULL, headers = NULL, set_aside_at = clock_timestamp()
+                   FROM parked AS p WHERE f.pipeline = p.pipeline AND f.seq = p.seq)
+                 SELECT pipeline, aggregate_type, aggregate_id, blocks FROM parked"
             ),
             mend: mend(outbox),
             paused: paused(outbox, "$2", "o.aggregate_type", "o.aggregate_id"),

@@ -27,8 +27,13 @@ pub(in super::super) struct EventQueries {
     /// `$1` after, `$2` limit, `$3` to `$7` wanted, `$8` whether with payload, `$9` base, `$10` tick:
     /// what one snapshot sees and the other does not.
     pub(in super::super) written: String,
+    /// The largest number that the table has.
+    pub(in super::super) last: String,
     /// `$1` after, `$2` limit, `$3` to `$7` wanted: seq, id and bytes of the payload.
     pub(in super::super) stored: String,
+    /// `$1` event ids, `$2` numbers, `$3` pipeline, `$4` its aggregate types: number, state if it is
+    /// set aside, whether it is of these types, and whether it is settled.
+    pub(in super::super) fates: String,
     /// `$1` event ids, `$2` numbers: events for [`row`](super::super::row).
     pub(in super::super) read: String,
 }
@@ -53,6 +58,16 @@ impl EventQueries {
         let wanted = wanted(table);
         let order = if table.has("xid") { table.select("o", "xid") } else { seq.clone() };
         let event = Selected::of_outbox(table);
+        let xid = match table.has("xid") {
+            true => table.select("o", "xid"),
+            false => "NULL::xid8".to_owned(),
+        };
+        let of_shard = |aggregate_type: &str, aggregate_id: &str| {
+            format!(
+                "(c.shards <= 1 OR (hashtextextended({aggregate_id},
+                   hashtextextended({aggregate_type}, 0)) & 9223372036854775807) % c.shards = c.shard)"
+            )
+        };
         Self {
             row: format!(
                 "SELECT {}, {} FROM {name} AS o WHERE {}",
@@ -66,20 +81,15 @@ impl EventQueries {
                 why("f")
             ),
             standings: format!(
-                "SELECT c.pipeline, c.progress,
-                   coalesce(pg_visible_in_snapshot($2::text::xid8, c.base), false)
-                   OR coalesce($1 <= c.position
-                     AND pg_visible_in_snapshot($2::text::xid8, c.tick), false)
-                   OR coalesce($1 <@ c.beyond
-                     AND pg_visible_in_snapshot($2::text::xid8, c.seen), false),
+                "SELECT c.pipeline, c.progress, {},
                    (SELECT count(*) FROM (SELECT FROM {failures} AS b WHERE {before} LIMIT $5) AS b),
                    e.id, {}
                  FROM {checkpoints} AS c LEFT JOIN LATERAL (SELECT b.* FROM {failures} AS b
                    WHERE {before} ORDER BY b.seq LIMIT 1) AS e ON true
-                 WHERE c.shards <= 1 OR (hashtextextended($4, hashtextextended($3, 0))
-                   & 9223372036854775807) % c.shards = c.shard
-                 ORDER BY c.pipeline",
+                 WHERE {} ORDER BY c.pipeline",
+                is_passed("$1", "$2::text::xid8"),
                 why("e"),
+                of_shard("$3", "$4"),
                 before = "b.pipeline = c.pipeline AND b.aggregate_type = $3
                    AND b.aggregate_id = $4 AND b.blocks AND b.seq < $1",
             ),
@@ -97,12 +107,26 @@ impl EventQueries {
                     of_outbox("$8")
                 ),
             },
+            last: format!("SELECT max({seq})::bigint FROM {name} AS o"),
             stored: format!(
                 "SELECT {seq}::bigint, {}, coalesce(octet_length({}), 0)::bigint, {}
                  FROM {name} AS o WHERE {seq} > $1 AND {wanted} ORDER BY {seq} LIMIT $2",
                 table.copy("o", "id"),
                 table.copy("o", "payload"),
                 table.copy("o", "created_at")
+            ),
+            fates: format!(
+                "SELECT {seq}::bigint, (SELECT f.state FROM {failures} AS f
+                     WHERE f.pipeline = $3 AND f.seq = {seq}),
+                   cardinality($4::text[]) = 0 OR coalesce({} = ANY($4), false),
+                   EXISTS (SELECT FROM {checkpoints} AS c WHERE c.pipeline = $3 AND {}
+                     AND CASE WHEN c.progress = 'cursor' THEN {} ELSE {} IS NOT NULL END)
+                 FROM {name} AS o WHERE {} AND {seq} = ANY($2)",
+                table.text("o", "aggregate_type"),
+                of_shard(&table.text("o", "aggregate_type"), &table.text("o", "aggregate_id")),
+                is_passed(&format!("{seq}::bigint"), &xid),
+                table.time("o", "published_at"),
+                is_id(table, "= ANY($1)", "[]")
             ),
             read: format!(
                 "SELECT {} FROM {name} AS o WHERE {} AND {seq} = ANY($2) ORDER BY {seq}",
@@ -111,6 +135,15 @@ impl EventQueries {
             ),
         }
     }
+}
+
+/// Whether the cursor of a checkpoint `c` is past a row.
+fn is_passed(seq: &str, xid: &str) -> String {
+    format!(
+        "(coalesce(pg_visible_in_snapshot({xid}, c.base), false)
+         OR coalesce({seq} <= c.position AND pg_visible_in_snapshot({xid}, c.tick), false)
+         OR coalesce({seq} <@ c.beyond AND pg_visible_in_snapshot({xid}, c.seen), false))"
+    )
 }
 
 /// What has become visible between two snapshots, `$9` and `$10`: of transactions that began since
@@ -182,7 +215,7 @@ fn wanted(table: &Table) -> String {
 }
 
 /// A comparison of ids with `$1`, a text, by the index that the column has.
-fn is_id(table: &Table, compares: &str, array: &str) -> String {
+pub(super) fn is_id(table: &Table, compares: &str, array: &str) -> String {
     let column = table.select("o", "id");
     let ty = match table.ty("id") {
         Some(&Type::UUID) => "uuid",

@@ -26,6 +26,8 @@ pub(in super::super) struct PruneQueries {
     pub(in super::super) remove: String,
     /// The same parameters: removes rows and answers them as they stood.
     pub(in super::super) take_out: String,
+    /// `$1` cutoff, `$2` limit: forgets what was discarded before.
+    pub(in super::super) forget_discarded: String,
     /// Name and bounds of each partition in order, and whether it ends before `$1`, a cutoff.
     pub(in super::super) partitions: String,
     /// `$1` and `$2` a stretch, `$3` the first transaction that a cursor may not have behind it:
@@ -90,7 +92,7 @@ impl Order {
 impl PruneQueries {
     pub(in super::super) fn new(table: &Table, outbox: &TableName) -> Self {
         let (name, seq) = (table.quoted(), table.select("o", "seq"));
-        let checkpoints = outbox.checkpoints().quoted();
+        let (checkpoints, failures) = (outbox.checkpoints().quoted(), outbox.failures().quoted());
         let function = |suffix: &str| {
             let quoted = outbox.quoted();
             format!("{}{suffix}\"", quoted.trim_end_matches('"'))
@@ -149,6 +151,11 @@ impl PruneQueries {
                 table.length("o", "payload"),
                 order.ty,
                 stretch("$4", "$5")
+            ),
+            forget_discarded: format!(
+                "DELETE FROM {failures} WHERE ctid = ANY(ARRAY(SELECT f.ctid FROM {failures} AS f
+                 WHERE f.state = 'discarded' AND f.set_aside_at <= $1::text::timestamptz
+                 LIMIT $2))"
             ),
             take_out: format!("{removed} RETURNING {archived}"),
             remove: removed,

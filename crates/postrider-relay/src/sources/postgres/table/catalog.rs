@@ -8,7 +8,7 @@ use tokio_postgres::types::Type;
 
 use super::super::connection::Connection;
 use super::super::error::{Trouble, not_migrated};
-use super::{COLUMNS, Column, Holds, Table, misconfigured};
+use super::{COLUMNS, Column, Holds, Table, misconfigured, not_permitted};
 use crate::source::SourceError;
 use crate::suggestion::nearest;
 
@@ -163,7 +163,8 @@ impl Relation {
                 format!("run ALTER ROLE {role} BYPASSRLS, or connect as the owner of the table"),
             )
         } else if !self.may_select {
-            (format!("the role {role} may not read {table}"), let_it_read(quoted, role))
+            let message = format!("the role {role} may not read {table}");
+            return Err(not_permitted(message).with_hint(let_it_read(quoted, role)));
         } else {
             return Ok(());
         };
@@ -273,7 +274,7 @@ impl Columns<'_> {
             [name] => format!("the column {name}"),
             names => format!("the columns {}", names.join(", ")),
         };
-        Err(misconfigured(format!("the role {role} may not read {columns} of {table}"))
+        Err(not_permitted(format!("the role {role} may not read {columns} of {table}"))
             .with_hint(let_it_read(quoted, role)))
     }
 

@@ -1,5 +1,7 @@
 //! Single events in SQLite. A [`Place`] is a number: they are given in the order of commits.
 
+use std::time::SystemTime;
+
 use async_trait::async_trait;
 use postrider::timestamp;
 use rusqlite::types::Value;
@@ -8,12 +10,13 @@ use rusqlite::{params, params_from_iter};
 
 use super::super::error::Trouble;
 use super::super::frontier::parse_beyond;
+use super::super::queries;
 use super::super::row::decode;
 use super::{Shared, SqliteAdmin, shown, time};
 use crate::admin::COUNT_MAX;
 use crate::events::{
-    Blocker, EventLife, EventRow, Events, InPipeline, LOOKED_AT_MAX, Place, ReadEvent, SetAside,
-    Standing, Stored, Wanted, Written,
+    Blocker, EventLife, EventRow, Events, Fate, InPipeline, LOOKED_AT_MAX, Place, ReadEvent,
+    SetAside, Standing, Stored, Wanted, Written,
 };
 use crate::source::{SourceError, SourceErrorKind};
 use crate::sources::Progress;
@@ -98,9 +101,40 @@ impl Events for SqliteAdmin {
         .await
     }
 
+    async fn fates(
+        &self,
+        pipeline: &str,
+        aggregate_types: &[String],
+        stored: &[Stored],
+    ) -> Result<Vec<(i64, Fate)>, SourceError> {
+        let (numbers, pipeline) = (numbers(stored), pipeline.to_owned());
+        let types = serde_json::Value::from(aggregate_types).to_string();
+        self.run("look for events", move |conn, shared| {
+            let snapshot = Transaction::new_unchecked(conn, TransactionBehavior::Deferred)?;
+            let checkpoints = checkpoints(&snapshot, shared)?;
+            let checkpoint = checkpoints.iter().find(|it| it.pipeline == pipeline);
+            let values = vec![numbers.into(), pipeline.clone().into(), types.into()];
+            let fate = |row: &Row<'_>| {
+                let (seq, is_its_own, is_marked) = (row.get(0)?, row.get(2)?, row.get(3)?);
+                let state: Option<String> = row.get(1)?;
+                let is_settled = checkpoint.is_some_and(|it| it.has_settled(seq, is_marked));
+                Ok((seq, Fate::of(state.as_deref(), is_its_own, is_settled)))
+            };
+            Ok(rows(&snapshot, &shared.events.fates, values, fate)?)
+        })
+        .await
+    }
+
+    async fn now(&self) -> Result<SystemTime, SourceError> {
+        self.run("read the clock", |conn, _| {
+            let now = conn.query_row(queries::NOW, [], |row| time(row, 0))?;
+            Ok(now.unwrap_or_else(SystemTime::now))
+        })
+        .await
+    }
+
     async fn read(&self, stored: &[Stored]) -> Result<Vec<ReadEvent>, SourceError> {
-        let numbers: Vec<i64> = stored.iter().map(|stored| stored.position).collect();
-        let numbers = serde_json::Value::from(numbers).to_string();
+        let numbers = numbers(stored);
         self.run("read events", move |conn, shared| {
             let read = |row: &Row<'_>| {
                 let decoded = decode(row)?;
@@ -135,24 +169,17 @@ fn life(
         (None, None) => return Ok(None),
     };
     let mut pipelines = Vec::new();
-    for (pipeline, progress, position, beyond) in checkpoints(&snapshot, shared)? {
-        let at_its_own = aside.iter().find(|(other, ..)| *other == pipeline);
-        let is_beyond = parse_beyond(&beyond)
-            .iter()
-            .any(|settled| (settled.first..=settled.last).contains(&event.position));
-        let is_passed = event.position <= position || is_beyond;
+    for checkpoint in checkpoints(&snapshot, shared)? {
+        let at_its_own = aside.iter().find(|(other, ..)| *other == checkpoint.pipeline);
         let standing = match at_its_own {
             Some((_, set_aside, _)) => Standing::SetAside(set_aside.clone()),
             None if !in_outbox => continue,
-            None if progress == Progress::Cursor.as_str() => match is_passed {
-                true => Standing::Settled { at: None },
-                false => Standing::Waiting,
-            },
-            None => match marked_at {
-                Some(at) => Standing::Settled { at: Some(at) },
-                None => Standing::Waiting,
-            },
+            None if checkpoint.has_settled(event.position, marked_at.is_some()) => {
+                Standing::Settled { at: marked_at.filter(|_| !checkpoint.is_cursor) }
+            }
+            None => Standing::Waiting,
         };
+        let pipeline = checkpoint.pipeline;
         let EventRow { aggregate_type, aggregate_id, position, .. } = &event;
         let ahead: i64 = snapshot.query_row(
             &sql.ahead,
@@ -171,14 +198,39 @@ fn life(
     Ok(Some(EventLife { event, in_outbox, pipelines }))
 }
 
-/// Pipeline, progress, position and what is settled beyond it.
-pub(super) fn checkpoints(
-    conn: &Connection,
-    shared: &Shared,
-) -> rusqlite::Result<Vec<(String, String, i64, String)>> {
-    conn.prepare(&shared.events.checkpoints)?
-        .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?
-        .collect()
+/// How far a pipeline is.
+pub(super) struct Checkpoint {
+    pub(super) pipeline: String,
+    pub(super) is_cursor: bool,
+    pub(super) position: i64,
+    beyond: String,
+}
+
+impl Checkpoint {
+    pub(super) fn has_settled(&self, seq: i64, is_marked: bool) -> bool {
+        if !self.is_cursor {
+            return is_marked;
+        }
+        let mut beyond = parse_beyond(&self.beyond).into_iter();
+        seq <= self.position || beyond.any(|settled| (settled.first..=settled.last).contains(&seq))
+    }
+}
+
+pub(super) fn checkpoints(conn: &Connection, shared: &Shared) -> rusqlite::Result<Vec<Checkpoint>> {
+    rows(conn, &shared.events.checkpoints, Vec::new(), |row| {
+        Ok(Checkpoint {
+            pipeline: row.get(0)?,
+            is_cursor: row.get::<_, String>(1)? == Progress::Cursor.as_str(),
+            position: row.get(2)?,
+            beyond: row.get(3)?,
+        })
+    })
+}
+
+/// The numbers of events as JSON.
+fn numbers(stored: &[Stored]) -> String {
+    let numbers: Vec<i64> = stored.iter().map(|stored| stored.position).collect();
+    serde_json::Value::from(numbers).to_string()
 }
 
 /// What is wanted, as the statements take it.

@@ -7,13 +7,11 @@ use async_trait::async_trait;
 use postrider::{Key, timestamp};
 use rusqlite::{Connection, Row, Transaction, TransactionBehavior, params};
 
-use super::super::frontier::parse_beyond;
 use super::super::keys::Keys;
 use super::super::queries;
 use super::{Shared, SqliteAdmin, events, shown, time};
 use crate::reconcile::{Missed, MissedKind, Reconcile};
 use crate::source::SourceError;
-use crate::sources::Progress;
 
 const DAY_SECS: f64 = 86_400.0;
 
@@ -85,20 +83,16 @@ fn before_cursors(
     limit: i64,
 ) -> rusqlite::Result<Vec<Missed>> {
     let mut missed = Vec::new();
-    for (pipeline, progress, position, beyond) in events::checkpoints(conn, shared)? {
-        if progress != Progress::Cursor.as_str() {
+    for checkpoint in events::checkpoints(conn, shared)? {
+        if !checkpoint.is_cursor {
             continue;
         }
-        let settled = parse_beyond(&beyond);
         let mut statement = conn.prepare(&shared.reconcile.ahead)?;
-        let rows = statement.query_map(params![then, limit, pipeline, position], |row| {
-            read(row, MissedKind::Unpublished)
-        })?;
+        let params = params![then, limit, checkpoint.pipeline, checkpoint.position];
+        let rows = statement.query_map(params, |row| read(row, MissedKind::Unpublished))?;
         for it in rows {
             let it = it?;
-            let is_settled =
-                settled.iter().any(|stretch| (stretch.first..=stretch.last).contains(&it.position));
-            if !is_settled {
+            if !checkpoint.has_settled(it.position, false) {
                 missed.push(it);
             }
         }

@@ -24,6 +24,8 @@ pub(in super::super) struct AdminQueries {
     pub(in super::super) set_aside: String,
     /// `?1` limit, `?2` pipeline.
     pub(in super::super) blocked_keys: String,
+    /// `?1` pipeline, `?2` seq, `?3` now: discards a dead letter, with its contents.
+    pub(in super::super) discard: String,
     /// `?1` pipeline, `?2` seq, `?3` now.
     pub(in super::super) retry: String,
 }
@@ -60,6 +62,11 @@ impl AdminQueries {
             blocked_keys: format!(
                 "SELECT count(*) FROM (SELECT DISTINCT aggregate_type, aggregate_id FROM {failures}
                  WHERE pipeline = ?2 AND blocks = 1 LIMIT ?1)"
+            ),
+            discard: format!(
+                "UPDATE {failures} SET state = 'discarded', blocks = 0, due_at = NULL,
+                 payload = NULL, headers = NULL, set_aside_at = ?3
+                 WHERE pipeline = ?1 AND seq = ?2"
             ),
             retry: format!(
                 "UPDATE {failures} SET state = 'deferred', attempts = 0, due_at = ?3

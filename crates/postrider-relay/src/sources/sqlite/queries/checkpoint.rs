@@ -15,7 +15,8 @@ pub(in super::super) struct CheckpointQueries {
     pub(in super::super) get: String,
     /// `?1` pipeline, `?2` progress, `?3` position, `?4` beyond, `?5` now.
     pub(in super::super) set_progress: String,
-    /// `?1` pipeline, `?2` position, `?3` beyond, `?4` now: what a settlement notes.
+    /// `?1` pipeline, `?2` position, `?3` beyond, `?4` now, `?5` whether one was delivered: what a
+    /// settlement notes.
     pub(in super::super) settled: String,
     /// `?1` pipeline, `?2` position, `?3` now: rows were passed over.
     pub(in super::super) passed: String,
@@ -51,8 +52,8 @@ impl CheckpointQueries {
                  WHERE pipeline = ?1"
             ),
             settled: format!(
-                "UPDATE {checkpoints} SET position = ?2, beyond = ?3, settled_at = ?4,
-                 updated_at = ?4 WHERE pipeline = ?1"
+                "UPDATE {checkpoints} SET position = ?2, beyond = ?3,
+                 settled_at = iif(?5, ?4, settled_at), updated_at = ?4 WHERE pipeline = ?1"
             ),
             passed: format!(
                 "UPDATE {checkpoints} SET position = ?2, updated_at = ?3 WHERE pipeline = ?1"

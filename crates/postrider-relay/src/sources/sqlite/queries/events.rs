@@ -28,6 +28,9 @@ pub(in super::super) struct EventQueries {
     pub(in super::super) last: String,
     /// `?1` after, `?2` limit, `?3` to `?7` wanted: seq, id and bytes of the payload.
     pub(in super::super) stored: String,
+    /// `?1` a JSON array of numbers, `?2` pipeline, `?3` a JSON array of its aggregate types: number,
+    /// state if it is set aside, whether it is of these types, and whether it is marked.
+    pub(in super::super) fates: String,
     /// `?1` a JSON array of numbers: events for [`decode`](super::super::row::decode).
     pub(in super::super) read: String,
 }
@@ -67,6 +70,13 @@ impl EventQueries {
             stored: format!(
                 "SELECT seq, id, coalesce(octet_length(payload), 0), created_at FROM {outbox}
                  WHERE seq > ?1 AND {WANTED} ORDER BY seq LIMIT ?2"
+            ),
+            fates: format!(
+                "SELECT o.seq, f.state, json_array_length(?3) = 0
+                   OR o.aggregate_type IN (SELECT value FROM json_each(?3)),
+                 o.published_at IS NOT NULL FROM {outbox} AS o
+                 LEFT JOIN {failures} AS f ON f.pipeline = ?2 AND f.seq = o.seq
+                 WHERE o.seq IN (SELECT value FROM json_each(?1))"
             ),
             read: format!(
                 "SELECT {}, 0 FROM {outbox} WHERE seq IN (SELECT value FROM json_each(?1))

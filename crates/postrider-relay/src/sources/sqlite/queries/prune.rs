@@ -11,6 +11,8 @@ pub(in super::super) struct PruneQueries {
     /// it is older than that time, whether it is marked, and the bytes of its payload. A time
     /// that cannot be read is not older.
     pub(in super::super) window: String,
+    /// `?1` a time, `?2` limit: forgets what was discarded before.
+    pub(in super::super) forget_discarded: String,
     /// `?1` a JSON array of numbers: rows as they stand.
     pub(in super::super) rows: String,
     /// `?1` a JSON array of numbers.
@@ -20,6 +22,7 @@ pub(in super::super) struct PruneQueries {
 impl PruneQueries {
     pub(in super::super) fn new(table: &TableName) -> Self {
         let (outbox, checkpoints) = (table.quoted(), table.checkpoints().quoted());
+        let failures = table.failures().quoted();
         let numbers = "seq IN (SELECT value FROM json_each(?1))";
         Self {
             pipelines: format!(
@@ -30,6 +33,10 @@ impl PruneQueries {
                  coalesce(julianday(coalesce(published_at, created_at)) <= julianday(?3), 0),
                  published_at IS NOT NULL, octet_length(payload)
                  FROM {outbox} WHERE seq > ?1 ORDER BY seq LIMIT ?2"
+            ),
+            forget_discarded: format!(
+                "DELETE FROM {failures} WHERE rowid IN (SELECT rowid FROM {failures}
+                 WHERE state = 'discarded' AND julianday(set_aside_at) <= julianday(?1) LIMIT ?2)"
             ),
             rows: format!(
                 "SELECT seq, id, aggregate_type, aggregate_id, event_type, event_version, topic,
