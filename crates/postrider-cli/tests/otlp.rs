@@ -256,11 +256,13 @@ fn what_is_not_there_is_a_clear_error() {
         said("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
         "error: OTEL_EXPORTER_OTLP_PROTOCOL is \"grpc\", and postrider has only http/protobuf\n  \
          fix: set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf, and let the endpoint be where the \
-         collector takes HTTP: port 4318 if nothing else was chosen\n"
+         collector takes HTTP: port 4318 if nothing else was chosen\n  \
+         more: postrider explain configuration\n"
     );
     assert_eq!(
         said(ENDPOINT, "u:c4n4ry@collector:4318"),
         "error: OTEL_EXPORTER_OTLP_ENDPOINT is \"***@collector:4318\", no URL of HTTP\n  \
-         fix: write, for example, OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318\n"
+         fix: write, for example, OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318\n  \
+         more: postrider explain configuration\n"
     );
 }

@@ -70,7 +70,7 @@ impl Export {
         record.set_severity_number(Severity::Error);
         record.set_severity_text("ERROR");
         record.set_body(AnyValue::from(error.what.clone()));
-        record.add_attribute("exit_code", i64::from(error.code as u8));
+        record.add_attribute("exit_code", i64::from(error.code.exit_code()));
         if !error.why.is_empty() {
             record.add_attribute("why", error.why.join("; "));
         }
