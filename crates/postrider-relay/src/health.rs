@@ -31,7 +31,7 @@ impl Default for Thresholds {
 }
 
 /// Every [`Reason::code`].
-pub const REASONS: [&str; 10] = [
+pub const REASONS: [&str; 11] = [
     "blocked",
     "late",
     "never_run",
@@ -39,6 +39,7 @@ pub const REASONS: [&str; 10] = [
     "not_settling",
     "parked",
     "paused",
+    "paused_keys",
     "slot_inactive",
     "slot_lost",
     "slot_wal",

@@ -92,6 +92,7 @@ const OTHER_NAMES: &[(&str, &str)] = &[
     ("no_relay", "NoLeaseOwner"),
     ("not_settling", "OutboxStalled"),
     ("parked", "DeadLettersNotEmpty"),
+    ("paused_keys", "paused"),
     ("rejected", "sink_rejected"),
     ("slot_inactive", "SlotRetainedWalHigh"),
     ("slot_lost", "SlotLost"),

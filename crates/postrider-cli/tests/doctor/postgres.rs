@@ -126,8 +126,8 @@ fn rights_are_granted_by_what_it_prints() {
     let by_role = |args: &[&str]| doctor(&postgres.fixture, &[args, &["--from", &url]].concat());
     // Without a look at the table nothing can be said of it.
     by_role(&[]).is("table", "fail");
-    let denied = postgres.fixture.run(&["status", "--from", &url]).assert_code(3);
-    denied.assert_talk(&["may not read outbox", "more: postrider explain source_misconfigured"]);
+    let denied = postgres.fixture.run(&["status", "--from", &url]).assert_code(5);
+    denied.assert_talk(&["may not read outbox", "more: postrider explain not_permitted"]);
     postgres.execute(&format!("GRANT SELECT ON outbox TO {role}"));
     let found = by_role(&[]);
     found.is("superuser", "ok");
