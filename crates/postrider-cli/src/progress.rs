@@ -70,10 +70,10 @@ impl Progress {
         let mut ticks = interval(CHANGES_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
+            // The first time at once, however soon it is over.
+            self.show(|time| format!("{}, {}s", text(), time.as_secs()));
             tokio::select! {
-                // It is shown at once, however soon it is over.
-                biased;
-                _ = ticks.tick() => self.show(|time| format!("{}, {}s", text(), time.as_secs())),
+                _ = ticks.tick() => {}
                 done = &mut work => return done,
             }
         }
