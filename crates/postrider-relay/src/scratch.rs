@@ -40,7 +40,11 @@ impl ScratchName {
     /// The name that something was made for: what it is called begins with it, written as
     /// [`as_str`](Self::as_str) or as [`topic`](Self::topic) has it.
     pub fn of(thing: &str) -> Option<Self> {
-        let name = thing.get(..PREFIX.len() + DIGITS)?.replace('-', "_");
+        let (name, rest) = thing.split_at_checked(PREFIX.len() + DIGITS)?;
+        if rest.starts_with(|next: char| next.is_ascii_alphanumeric()) {
+            return None;
+        }
+        let name = name.replace('-', "_");
         let digits = name.strip_prefix(PREFIX)?;
         let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
         digits.bytes().all(is_digit).then_some(Self(name))
@@ -205,6 +209,7 @@ mod tests {
             "postrider_bench_results",
             "postrider_bench_0123456789a",
             "postrider_bench_0123456789AB",
+            "postrider_bench_0123456789abc",
             "postrider_bench_0123456789xy",
             "xpostrider_bench_0123456789ab",
             "postrider_bench_01234567899\u{e4}",

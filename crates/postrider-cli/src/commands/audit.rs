@@ -66,8 +66,12 @@ pub(crate) async fn run(args: &AuditArgs, output: Output) -> Result<(), CliError
     let mut shutdown = stop_on_signal()?;
     let mut audit = begin(&outbox, &watch, &shutdown, output).await?;
     let watched = audit.watched().clone();
-    if output.is_json() {
-        output.object(&view::watching(&watched))?;
+    if output.is_json()
+        && let Err(error) = output.object(&view::watching(&watched))
+    {
+        // Whether that works or not, the first error is the one to tell.
+        let _ = audit.close().await;
+        return Err(error);
     }
     output.talk(&begun(&watched, args.time));
     for note in &watched.notes {

@@ -55,19 +55,21 @@ fn topics(pipeline: &PipelineConfig, newest: &[Arc<Event>]) -> Vec<Option<String
         types.is_empty() || types.iter().any(|it| it == event.aggregate_type())
     };
     let route = &pipeline.options.encoding.route;
-    let of_events: BTreeSet<String> = newest
+    let mut seen = BTreeSet::new();
+    let of_events: Vec<Option<String>> = newest
         .iter()
         .rev()
         .filter(is_its_own)
         .filter_map(|event| route.topic_of(event).ok())
-        .filter(|topic| Some(topic) != fixed.as_ref())
+        .filter(|topic| Some(topic) != fixed.as_ref() && seen.insert(topic.clone()))
+        .take(TOPICS_MAX)
+        .map(Some)
         .collect();
-    let of_events = of_events.into_iter().take(TOPICS_MAX).map(Some);
     match fixed {
         // An event may name a topic of its own.
         Some(_) => [fixed.clone()].into_iter().chain(of_events).collect(),
-        None if of_events.len() == 0 => vec![None],
-        None => of_events.collect(),
+        None if of_events.is_empty() => vec![None],
+        None => of_events,
     }
 }
 

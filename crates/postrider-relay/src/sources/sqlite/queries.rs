@@ -275,9 +275,11 @@ fn matches(matching: bool, types: &str) -> String {
     format!(" AND {types} IS NULL")
 }
 
+/// By its id, too: an outbox whose numbers began anew has others at the same place.
 fn not_set_aside(failures: &str, pipeline: &str) -> String {
     format!(
-        "NOT EXISTS (SELECT 1 FROM {failures} AS s WHERE s.pipeline = {pipeline} AND s.seq = o.seq)"
+        "NOT EXISTS (SELECT 1 FROM {failures} AS s
+         WHERE s.pipeline = {pipeline} AND s.seq = o.seq AND s.id IS o.id)"
     )
 }
 

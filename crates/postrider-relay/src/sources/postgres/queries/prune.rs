@@ -155,7 +155,7 @@ impl PruneQueries {
             forget_discarded: format!(
                 "DELETE FROM {failures} WHERE ctid = ANY(ARRAY(SELECT f.ctid FROM {failures} AS f
                  WHERE f.state = 'discarded' AND f.set_aside_at <= $1::text::timestamptz
-                 LIMIT $2))"
+                 LIMIT $2)) AND state = 'discarded'"
             ),
             take_out: format!("{removed} RETURNING {archived}"),
             remove: removed,

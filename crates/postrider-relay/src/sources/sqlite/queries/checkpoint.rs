@@ -72,8 +72,9 @@ impl CheckpointQueries {
                 matches(matching, "?4")
             ),
             mark_set_aside: format!(
-                "UPDATE {outbox} SET published_at = ?3 WHERE published_at IS NULL AND seq IN
-                 (SELECT seq FROM {failures} WHERE pipeline = ?1 AND seq > ?2)"
+                "UPDATE {outbox} AS o SET published_at = ?3 WHERE published_at IS NULL AND seq > ?2
+                 AND EXISTS (SELECT 1 FROM {failures} AS s
+                   WHERE s.pipeline = ?1 AND s.seq = o.seq AND s.id IS o.id)"
             ),
         }
     }

@@ -75,7 +75,7 @@ impl EventQueries {
                 "SELECT o.seq, f.state, json_array_length(?3) = 0
                    OR o.aggregate_type IN (SELECT value FROM json_each(?3)),
                  o.published_at IS NOT NULL FROM {outbox} AS o
-                 LEFT JOIN {failures} AS f ON f.pipeline = ?2 AND f.seq = o.seq
+                 LEFT JOIN {failures} AS f ON f.pipeline = ?2 AND f.seq = o.seq AND f.id IS o.id
                  WHERE o.seq IN (SELECT value FROM json_each(?1))"
             ),
             read: format!(

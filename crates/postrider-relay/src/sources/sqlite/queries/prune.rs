@@ -11,7 +11,7 @@ pub(in super::super) struct PruneQueries {
     /// it is older than that time, whether it is marked, and the bytes of its payload. A time
     /// that cannot be read is not older.
     pub(in super::super) window: String,
-    /// `?1` a time, `?2` limit: forgets what was discarded before.
+    /// `?1` a time, `?2` limit: forgets what was discarded before, and is not in the outbox any more.
     pub(in super::super) forget_discarded: String,
     /// `?1` a JSON array of numbers: rows as they stand.
     pub(in super::super) rows: String,
@@ -35,8 +35,10 @@ impl PruneQueries {
                  FROM {outbox} WHERE seq > ?1 ORDER BY seq LIMIT ?2"
             ),
             forget_discarded: format!(
-                "DELETE FROM {failures} WHERE rowid IN (SELECT rowid FROM {failures}
-                 WHERE state = 'discarded' AND julianday(set_aside_at) <= julianday(?1) LIMIT ?2)"
+                "DELETE FROM {failures} WHERE rowid IN (SELECT f.rowid FROM {failures} AS f
+                 WHERE f.state = 'discarded' AND julianday(f.set_aside_at) <= julianday(?1)
+                 AND NOT EXISTS (SELECT 1 FROM {outbox} AS o WHERE o.seq = f.seq AND o.id IS f.id)
+                 LIMIT ?2)"
             ),
             rows: format!(
                 "SELECT seq, id, aggregate_type, aggregate_id, event_type, event_version, topic,
