@@ -165,3 +165,25 @@ fn a_database_that_stays_locked_is_4() {
     writer.execute_batch("ROLLBACK").unwrap();
     dlq(&fixture, &["retry", &bad]).assert_code(0);
 }
+
+/// G-01: an outbox whose numbers begin anew has other events where discarded ones were.
+#[test]
+fn a_new_event_is_not_taken_for_one_that_was_discarded() {
+    let fixture = Fixture::migrated();
+    let to = format!("file://{}", fixture.path("out.jsonl").display());
+    let drain = || {
+        let cursor = ["--progress", "cursor", "--to", &to, "--drain"];
+        fixture.run(&[&["relay"], &FROM[..], &cursor].concat()).assert_code(0)
+    };
+    fixture.insert("1", "OrderPlaced", "this is not JSON");
+    drain().assert_talk(&["1 event was parked"]);
+    dlq(&fixture, &["discard", "--all", "--yes"]).assert_code(0);
+    let anew = "DELETE FROM outbox; DELETE FROM sqlite_sequence; DELETE FROM outbox_checkpoints";
+    fixture.database().execute_batch(anew).unwrap();
+    fixture.insert("1", "OrderPlaced", "{}");
+    let new = "01900000-0000-7000-8000-00000000beef";
+    fixture.database().execute("UPDATE outbox SET id = ?1", [new]).unwrap();
+    drain().assert_talk(&["delivered 1 event"]);
+    let lines = fixture.lines("out.jsonl");
+    assert!(lines.len() == 1 && lines[0].contains(new), "{lines:?}");
+}
