@@ -22,7 +22,7 @@ fn init_migrate_relay_status() {
 
     let status = fixture.run(&["status", "--from", "sqlite://app.db", "--json"]).assert_code(0);
     assert!(status.stdout.starts_with(
-        r#"{"database":"sqlite","table":"outbox","unpublished":3,"parked":0,"pipelines":[{"name":"default","progress":null,"unpublished":3,"unpublished_is_capped":false,"oldest_unpublished_age_seconds":"#
+        r#"{"database":"sqlite","table":"outbox","unpublished":3,"unpublished_is_capped":false,"parked":0,"parked_is_capped":false,"pipelines":[{"name":"default","progress":null,"unpublished":3,"unpublished_is_capped":false,"oldest_unpublished_age_seconds":"#
     ), "{}", status.stdout);
 
     let to = format!("file://{}", fixture.path("out.jsonl").display());

@@ -42,6 +42,7 @@ GRANT SELECT, UPDATE (published_at, xid), DELETE ON {outbox} TO {relay};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {outbox_failures}, {outbox_checkpoints}, {outbox_leases},
     {outbox_claims}, {outbox_pauses} TO {relay};
 GRANT SELECT, DELETE ON inbox TO {relay};
+GRANT SELECT (consumer, event_id, dead) ON inbox_messages TO {relay};
 GRANT SELECT ON {outbox_messages}, postrider_migrations TO {relay};
 
 -- The reader looks.
