@@ -5,7 +5,8 @@
 //! comes last and is only checked, not built. The servers come first; tests find them by the
 //! environment that `.cargo/config.toml` gives them.
 
-use std::process::Command;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use crate::commands::{Failed, cargo, run, text};
@@ -69,10 +70,56 @@ pub(crate) fn run_steps() -> Result<(), Failed> {
     services::up()?;
     for (index, step) in steps.iter_mut().enumerate() {
         println!("\n[{}/{count}] {}", index + 2, text(step));
-        run(step)?;
+        if step.get_args().next().is_some_and(|subcommand| subcommand == "test") {
+            run_tests(step)?;
+        } else {
+            run(step)?;
+        }
     }
     println!("\nall {count} steps passed in {} s", started.elapsed().as_secs());
     Ok(())
+}
+
+/// Runs tests. What failed is said once more at the end: thousands of lines may stand in between.
+fn run_tests(step: &mut Command) -> Result<(), Failed> {
+    let text = text(step);
+    // Some cases panic on purpose, and their traces would bury the others' messages.
+    step.env("RUST_BACKTRACE", "0").stdout(Stdio::piped());
+    let cannot = |error| Failed(format!("cannot run `{text}`: {error}"));
+    let mut running = step.spawn().map_err(cannot)?;
+    let mut failures = Failures::default();
+    let output = running.stdout.take().expect("the output is piped");
+    for line in BufReader::new(output).split(b'\n') {
+        let line = String::from_utf8_lossy(&line.map_err(cannot)?).into_owned();
+        println!("{line}");
+        failures.see(line);
+    }
+    let status = running.wait().map_err(cannot)?;
+    if status.success() {
+        return Ok(());
+    }
+    for line in &failures.seen {
+        println!("{line}");
+    }
+    Err(Failed(format!("`{text}` failed ({status})")))
+}
+
+/// What the test binaries said of the tests that failed.
+#[derive(Default)]
+struct Failures {
+    seen: Vec<String>,
+    telling: bool,
+}
+
+impl Failures {
+    /// Takes the next line that was printed, and keeps it if it tells of a failure.
+    fn see(&mut self, line: String) {
+        self.telling |= line == "failures:";
+        if self.telling {
+            self.telling = !line.starts_with("test result:");
+            self.seen.push(line);
+        }
+    }
 }
 
 /// Runs that one alone.
@@ -106,4 +153,27 @@ fn steps() -> Vec<Command> {
         }
     }
     steps
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_failed_is_kept_and_nothing_else() {
+        let printed = "running 2 tests\ntest one ... ok\ntest two ... FAILED\n\nfailures:\n\n\
+                       ---- two ----\ntwo is not one\n\nfailures:\n    two\n\n\
+                       test result: FAILED. 1 passed; 1 failed\n\nrunning 1 test\ntest three ... ok\n\n\
+                       test result: ok. 1 passed";
+        let mut failures = Failures::default();
+        for line in printed.lines() {
+            failures.see(line.to_owned());
+        }
+        assert_eq!(failures.seen.first().map(String::as_str), Some("failures:"));
+        assert!(failures.seen.iter().any(|line| line == "two is not one"), "{:?}", failures.seen);
+        assert_eq!(
+            failures.seen.last().map(String::as_str),
+            Some("test result: FAILED. 1 passed; 1 failed")
+        );
+    }
 }
