@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use postrider_relay::scratch::ScratchName;
+use postrider_relay::scratch::{Claim, ScratchName};
 use serde::Serialize;
 
 use super::places::Places;
@@ -17,21 +17,30 @@ pub(crate) struct Cleaned {
     pub(crate) in_use: Vec<String>,
 }
 
-/// Removes all places that nobody uses any more.
-pub(crate) async fn clean(target: &Target, dry_run: bool) -> Result<Cleaned, CliError> {
-    let mut cleaned = Cleaned { dry_run, ..Cleaned::default() };
-    for name in find(target).await? {
-        let shown = name.as_str().to_owned();
-        if !is_free(target, &name).await? {
-            cleaned.in_use.push(shown);
-            continue;
+/// What runs have left.
+pub(crate) struct Leftovers<'t> {
+    /// Nobody uses these any more. They are claimed: nobody else removes them, either.
+    pub(crate) free: Vec<Places<'t>>,
+    pub(crate) in_use: Vec<String>,
+}
+
+impl<'t> Leftovers<'t> {
+    /// Finds them, and claims what is free.
+    pub(crate) async fn find(target: &'t Target) -> Result<Self, CliError> {
+        let mut leftovers = Self { free: Vec::new(), in_use: Vec::new() };
+        for name in find(target).await? {
+            match claim(target, &name).await? {
+                Some(claim) => leftovers.free.push(Places::of_another(target, name, claim)),
+                None => leftovers.in_use.push(name.as_str().to_owned()),
+            }
         }
-        if !dry_run {
-            Places::of_another(target, name).await?.remove().await?;
-        }
-        cleaned.removed.push(shown);
+        Ok(leftovers)
     }
-    Ok(cleaned)
+
+    /// The names of those that are free.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.free.iter().map(|places| places.name.as_str().to_owned()).collect()
+    }
 }
 
 async fn find(target: &Target) -> Result<Vec<ScratchName>, CliError> {
@@ -46,10 +55,10 @@ async fn find(target: &Target) -> Result<Vec<ScratchName>, CliError> {
 
 /// A place of this database is free if it can be claimed. One that is at the sink alone may belong
 /// to somebody who measures another database: it is free when it is old.
-async fn is_free(target: &Target, name: &ScratchName) -> Result<bool, CliError> {
+async fn claim(target: &Target, name: &ScratchName) -> Result<Option<Claim>, CliError> {
     let is_here = target.database.list().await?.contains(name);
     if !is_here && !name.is_old(SystemTime::now()) {
-        return Ok(false);
+        return Ok(None);
     }
-    Ok(!is_here || target.database.claim(name).await?.is_some())
+    Ok(target.database.claim(name).await?)
 }

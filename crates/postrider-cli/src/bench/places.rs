@@ -35,12 +35,9 @@ impl<'t> Places<'t> {
         }
     }
 
-    /// Claims what another process has left, in whatever state.
-    pub(crate) async fn of_another(
-        target: &'t Target,
-        name: ScratchName,
-    ) -> Result<Self, CliError> {
-        Ok(Self { is_at_sink: AtomicBool::new(true), ..Self::claim(target, name).await? })
+    /// What another process has left, in whatever state.
+    pub(crate) fn of_another(target: &'t Target, name: ScratchName, claim: Claim) -> Self {
+        Self { target, name, _claim: claim, is_at_sink: AtomicBool::new(true) }
     }
 
     /// Makes both. The database comes first and goes last: it is where leftovers are found.

@@ -10,7 +10,7 @@ use postrider_relay::scratch::{Examined, ScratchName};
 use serde::Serialize;
 use tokio::time::timeout;
 
-use crate::bench::cleaning::{Cleaned, clean};
+use crate::bench::cleaning::{Cleaned, Leftovers};
 use crate::bench::draining::{GRACE, interrupted};
 use crate::bench::events::PAYLOAD_BYTES_MIN;
 use crate::bench::findings::Findings;
@@ -189,17 +189,18 @@ fn finish(
 }
 
 async fn run_clean(args: &BenchArgs, target: &Target, output: Output) -> Result<(), CliError> {
-    let found = clean(target, true).await?;
-    let cleaned = match args.dry_run || found.removed.is_empty() {
-        true => Cleaned { dry_run: args.dry_run, ..found },
-        false => {
-            if !args.yes && !target.is_local() {
-                let question = format!("remove {}?", found.removed.join(", "));
-                output.confirm(&question, "add --yes, or look first with --dry-run")?;
-            }
-            clean(target, false).await?
+    let leftovers = Leftovers::find(target).await?;
+    let removed = leftovers.names();
+    if !args.dry_run && !removed.is_empty() {
+        if !args.yes && !target.is_local() {
+            let question = format!("remove {}?", removed.join(", "));
+            output.confirm(&question, "add --yes, or look first with --dry-run")?;
         }
-    };
+        for places in &leftovers.free {
+            places.remove().await?;
+        }
+    }
+    let cleaned = Cleaned { dry_run: args.dry_run, removed, in_use: leftovers.in_use };
     if output.is_json() {
         return output.object(&cleaned);
     }

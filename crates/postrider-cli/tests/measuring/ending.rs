@@ -91,8 +91,11 @@ fn kill_and_clean(broker: &dyn Broker, url: &str, args: &[&str]) {
         found["removed"].as_array().unwrap().contains(&name.clone().into())
     });
     assert_eq!(database.schemas(), [name.as_str()], "a dry run changes nothing");
-    let cleaned = clean(&database, &to);
-    assert!(cleaned["removed"].as_array().unwrap().contains(&name.clone().into()), "{cleaned}");
+    // And so it is with the session that looked.
+    wait_until("the place is removed", || {
+        let cleaned = clean(&database, &to);
+        cleaned["removed"].as_array().unwrap().contains(&name.clone().into())
+    });
     assert_eq!(database.catalog(), before);
     assert!(!broker.has(&topic));
 }

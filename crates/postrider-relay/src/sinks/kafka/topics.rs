@@ -30,6 +30,9 @@ use crate::sink::{FailureKind, Message, SinkError};
 pub(super) const PROGRESS_SETTINGS: [(&str, &str); 3] =
     [("cleanup.policy", "compact"), ("delete.retention.ms", "60000"), ("segment.bytes", "8388608")];
 
+/// How often is asked for a topic that was just made.
+const DESCRIBE_EVERY: Duration = Duration::from_millis(50);
+
 /// The topics of a cluster.
 pub(super) struct Topics {
     admin: Arc<AdminClient<DefaultClientContext>>,
@@ -133,7 +136,7 @@ impl Topics {
         let mut facts = self.describe(topic, timeout).await?;
         if let (None, Some((partitions, replicas))) = (facts, self.create) {
             self.create(topic, partitions, replicas, &[], timeout).await?;
-            facts = self.describe(topic, timeout).await?;
+            facts = self.describe_new(topic, timeout).await?;
         }
         let facts = facts.ok_or_else(|| match self.create {
             None => no_topic(&self.place(topic)),
@@ -144,6 +147,26 @@ impl Topics {
         })?;
         self.known.learn(topic, facts);
         Ok(())
+    }
+
+    /// Describes a topic that was just made, as soon as the broker that is asked knows it.
+    async fn describe_new(
+        &self,
+        topic: &str,
+        timeout: Duration,
+    ) -> Result<Option<Facts>, SinkError> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            let described = self.describe(topic, timeout).await;
+            let may_come = match &described {
+                Ok(facts) => facts.is_none(),
+                Err(error) => error.kind == FailureKind::Unavailable,
+            };
+            if !may_come || Instant::now() >= deadline {
+                return described;
+            }
+            tokio::time::sleep(DESCRIBE_EVERY).await;
+        }
     }
 
     async fn cluster(&self, timeout: Duration) -> Result<(), SinkError> {
