@@ -39,15 +39,21 @@ fn exercise(broker: &Broker, format: Format) {
              url = \"{url}\"\ntopic = \"{topic}\"\nformat = \"{format_name}\"\n{options}"
         ),
     );
-    for number in 0..30 {
-        fixture.insert(&format!("o{}", number % 3), "OrderPaid", "{}");
-    }
+    let ids: Vec<String> = (0..30)
+        .map(|number| fixture.insert(&format!("o{}", number % 3), "OrderPaid", "{}"))
+        .collect();
     fixture.run(&["relay", "--config", "postrider.toml", "--drain"]).assert_code(0);
     let waiting = fixture.insert("o0", "OrderPaid", "{}");
     let report = verify(&fixture, 0);
     assert_eq!(report["clean"], true, "{report}");
     let counts = ["expected", "kept", "waiting", "foreign"].map(|name| report[name].clone());
     assert_eq!(counts, [31, 30, 1, 0].map(Value::from), "{report}");
+    let shown = show(&fixture, &ids[29]);
+    let kept = shown["kept"].as_array().unwrap();
+    assert!(kept.len() == 1 && kept[0]["topic"] == topic, "{shown}");
+    assert!(kept[0]["place"].as_str().is_some_and(|place| !place.is_empty()), "{shown}");
+    let shown = show(&fixture, &waiting);
+    assert_eq!((&shown["kept"], &shown["looked_at"]), (&Value::Array(vec![]), &30.into()));
 
     // Marked by somebody, and never sent.
     let settle = "UPDATE outbox SET published_at = '2026-01-01T00:00:00.000000Z' WHERE id = ?1";
@@ -139,6 +145,13 @@ fn what_was_discarded_is_not_lost() {
     // It is known for as long as a published event stays.
     fixture.run(&[&["prune", "--keep", "0s", "--yes"], &config[..]].concat()).assert_code(0);
     fixture.run(&[&["show", &bad], &config[..]].concat()).assert_code(1);
+}
+
+/// What `show` says of the place of an event in the broker.
+fn show(fixture: &Fixture, id: &str) -> Value {
+    let args = ["show", id, "--in-broker", "--config", "postrider.toml", "--json"];
+    let shown: Value = serde_json::from_str(&fixture.run(&args).assert_code(0).stdout).unwrap();
+    shown["broker"].clone()
 }
 
 fn verify(fixture: &Fixture, code: i32) -> Value {

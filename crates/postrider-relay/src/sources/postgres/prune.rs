@@ -95,9 +95,6 @@ impl PostgresPruner {
         let micros = i64::try_from(options.keep.min(KEEP_MAX).as_micros()).unwrap_or(i64::MAX);
         let rows = self.connection.query(CUTOFF, &[(&micros, Type::INT8)]).await?;
         let cutoff: String = one(&rows)?;
-        if !options.dry_run {
-            self.forget_discarded(&cutoff, shutdown).await?;
-        }
         let run = Run { pruner: self, options, shutdown, cutoff, needs };
         match self.layout {
             Layout::Plain => {
@@ -110,6 +107,10 @@ impl PostgresPruner {
                 }
             }
             Layout::Foreign => return Err(self.foreign().into()),
+        }
+        // Not before the rows: without this, one of them would seem to be lost.
+        if !options.dry_run {
+            self.forget_discarded(&run.cutoff, shutdown).await?;
         }
         Ok(pruned)
     }

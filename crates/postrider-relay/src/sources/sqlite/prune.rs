@@ -64,6 +64,42 @@ impl SqlitePruner {
         open::visit(location, table, doing, move |conn| work(conn, &shared)).await
     }
 
+    async fn prune_rows(
+        &self,
+        options: &PruneOptions,
+        cutoff: &str,
+        shutdown: &Shutdown,
+    ) -> Result<Pruned, SourceError> {
+        let mut pruned = Pruned::default();
+        let from = options.from.as_ref().and_then(|Place(seq)| seq.parse().ok());
+        let (mut after, mut fruitless, mut looked_at) = (from.unwrap_or(0), 0, 0);
+        loop {
+            if shutdown.is_requested() {
+                pruned.leave(Left::Stopped);
+                return Ok(pruned);
+            }
+            let (options, cutoff) = (options.clone(), cutoff.to_owned());
+            let batch = self.run("prune the outbox", move |conn, shared| {
+                batch(conn, shared, &options, &cutoff, after)
+            });
+            let batch = batch.await?;
+            pruned.rows += batch.rows;
+            pruned.archives.extend(batch.archive);
+            batch.left.into_iter().for_each(|left| pruned.leave(left));
+            fruitless = if batch.rows == 0 { fruitless + batch.looked_at } else { 0 };
+            looked_at += batch.looked_at;
+            let Some(last) = batch.last else { return Ok(pruned) };
+            after = last;
+            if fruitless >= FRUITLESS_ROWS_MAX && !batch.dry {
+                return Ok(Pruned { left_off: Some(Place(after.to_string())), ..pruned });
+            }
+            if batch.dry && looked_at >= DRY_RUN_ROWS_MAX {
+                return Ok(Pruned { at_least: true, ..pruned });
+            }
+            tokio::time::sleep(BATCH_PAUSE).await;
+        }
+    }
+
     /// That a dead letter was discarded is known for as long as a published event stays.
     async fn forget_discarded(&self, cutoff: &str, shutdown: &Shutdown) -> Result<(), SourceError> {
         while !shutdown.is_requested() {
@@ -91,39 +127,13 @@ impl Prune for SqlitePruner {
         options: &PruneOptions,
         shutdown: &Shutdown,
     ) -> Result<Pruned, SourceError> {
-        let mut pruned = Pruned::default();
         let keep = options.keep;
         let cutoff = self.run("read the clock", move |conn, _| cutoff(conn, keep)).await?;
+        let pruned = self.prune_rows(options, &cutoff, shutdown).await?;
         if !options.dry_run {
             self.forget_discarded(&cutoff, shutdown).await?;
         }
-        let from = options.from.as_ref().and_then(|Place(seq)| seq.parse().ok());
-        let (mut after, mut fruitless, mut looked_at) = (from.unwrap_or(0), 0, 0);
-        loop {
-            if shutdown.is_requested() {
-                pruned.leave(Left::Stopped);
-                return Ok(pruned);
-            }
-            let (options, cutoff) = (options.clone(), cutoff.clone());
-            let batch = self.run("prune the outbox", move |conn, shared| {
-                batch(conn, shared, &options, &cutoff, after)
-            });
-            let batch = batch.await?;
-            pruned.rows += batch.rows;
-            pruned.archives.extend(batch.archive);
-            batch.left.into_iter().for_each(|left| pruned.leave(left));
-            fruitless = if batch.rows == 0 { fruitless + batch.looked_at } else { 0 };
-            looked_at += batch.looked_at;
-            let Some(last) = batch.last else { return Ok(pruned) };
-            after = last;
-            if fruitless >= FRUITLESS_ROWS_MAX && !batch.dry {
-                return Ok(Pruned { left_off: Some(Place(after.to_string())), ..pruned });
-            }
-            if batch.dry && looked_at >= DRY_RUN_ROWS_MAX {
-                return Ok(Pruned { at_least: true, ..pruned });
-            }
-            tokio::time::sleep(BATCH_PAUSE).await;
-        }
+        Ok(pruned)
     }
 }
 
