@@ -36,11 +36,11 @@ pub enum Known {
 }
 
 impl Known {
-    /// What is known after a look in vain. While the database is away, what was known before
-    /// holds.
+    /// What is known after a look in vain. What was known before holds: a relay that runs is not
+    /// ended for it.
     fn after(&self, error: SourceError) -> Option<Self> {
         match (self, error.kind) {
-            (Self::Pauses(_), SourceErrorKind::Unavailable) => None,
+            (Self::Pauses(_), _) => None,
             (_, SourceErrorKind::Unavailable) => Some(Self::Unreachable(error.details())),
             _ => Some(Self::Failed(Arc::new(error))),
         }
@@ -56,7 +56,8 @@ impl Known {
 
 /// Looks at what is stopped, for as long as a relay runs.
 pub async fn follow(source: SourceConfig, known: watch::Sender<Known>, mut shutdown: Shutdown) {
-    let mut following = Following { source, known, operator: None, stopped: [].into() };
+    let mut following =
+        Following { source, known, operator: None, stopped: [].into(), resumed: Vec::new() };
     let mut failures = 0;
     while !shutdown.is_requested() {
         let looked = tokio::select! {
@@ -84,8 +85,10 @@ struct Following {
     source: SourceConfig,
     known: watch::Sender<Known>,
     operator: Option<Box<dyn Operator>>,
-    /// What was stopped at the last look; what goes on since then has been hurried.
+    /// What was stopped at the last look.
     stopped: Arc<[Pause]>,
+    /// What went on at the last look.
+    resumed: Vec<Pause>,
 }
 
 impl Following {
@@ -105,13 +108,15 @@ impl Following {
             }
             is_new
         });
-        // Only now: a pipeline that did not know yet would defer them again.
-        for pause in gone(&self.stopped, &pauses) {
+        // Only now: a pipeline that did not know yet would defer them again. And once more at the
+        // next look, for what a pipeline was deferring at this moment.
+        let resumed: Vec<Pause> = gone(&self.stopped, &pauses).cloned().collect();
+        for pause in self.resumed.iter().chain(&resumed) {
             if let Some(key) = &pause.key {
                 operator.hurry(pause.pipeline.as_deref(), key).await?;
             }
         }
-        self.stopped = pauses;
+        (self.stopped, self.resumed) = (pauses, resumed);
         Ok(())
     }
 

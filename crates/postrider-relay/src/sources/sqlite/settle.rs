@@ -148,9 +148,8 @@ impl Settle<'_> {
             "event {seq} of {table} was set aside before with another id: \
              the numbering of {table} was reset"
         );
-        SourceError::new(SourceErrorKind::Unsafe, message).with_hint(format!(
-            "retry or discard the dead letters, so that {table}_failures is empty, and start again"
-        ))
+        SourceError::new(SourceErrorKind::Unsafe, message)
+            .with_hint("retry or discard the dead letters until none is left, and start again")
     }
 }
 
