@@ -34,8 +34,9 @@ use self::collector::{Collector, Outbox};
 use self::publications::{Publications, sweep};
 use self::tables::Plan;
 use super::Location;
-use super::connection::{Connection, application_name};
-use super::log::slot::{self, Guard, connect, without_polling};
+use super::connection::{Connection, application_name, streaming};
+use super::log::slot::Guard;
+use super::log::{self, without_polling};
 use super::queries::audit::{MARK_END, hold_name};
 use super::table;
 use crate::audit::{Audit, Seen, Watch, Watched};
@@ -81,7 +82,7 @@ impl PostgresAudit {
         let plan = Plan::make(&connection, outbox.as_str(), watch).await;
         let mut plan = plan.map_err(|trouble| trouble.while_doing("look at the tables"))?;
         let name = format!("{PREFIX}{}", &Uuid::now_v7().simple().to_string()[24..]);
-        let streaming = connect(&location, &application_name("audit streams")).await;
+        let streaming = streaming(&location, &application_name("audit streams")).await;
         let mut streaming = streaming.map_err(without_polling)?;
         streaming.query(&hold_name(&name)).await.map_err(|error| cannot("hold a lock", error))?;
         plan.notes.extend(sweep_noting(&connection).await);
@@ -119,7 +120,7 @@ impl PostgresAudit {
 
 /// An error of the stream.
 fn cannot(doing: &str, error: postrider_replication::Error) -> SourceError {
-    without_polling(slot::cannot(doing, error))
+    without_polling(log::cannot(doing, error))
 }
 
 /// What could not be removed is told, and in nobody's way.

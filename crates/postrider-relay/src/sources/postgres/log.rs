@@ -18,7 +18,12 @@
 //!
 //! What was read and how far it is settled is in [`Tail`].
 
+mod errors;
 mod leave;
+mod names;
+mod publication;
+mod queries;
+mod refusals;
 mod rows;
 pub(super) mod slot;
 mod stream;
@@ -33,10 +38,10 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use self::slot::{WAL_END, WAL_FLUSHED};
+use self::queries::{WAL_END, WAL_FLUSHED};
 use self::stream::Stream;
 use self::tail::Start;
-use super::connection::Connection;
+use super::connection::{self, Connection};
 use super::error::Trouble;
 use super::frontier::Position;
 use super::snapshot::Snapshot;
@@ -45,9 +50,11 @@ use super::{Location, Shared, lock};
 use crate::slots::SlotState;
 use crate::source::{SourceError, SourceErrorKind};
 
+pub(super) use self::errors::{cannot, without_polling};
 pub(super) use self::leave::{log_only, not_polled};
+pub(super) use self::names::Names;
+pub(super) use self::queries::LogQueries;
 pub(super) use self::rows::{LogRow, PREFIX, Stored, columns};
-pub(super) use self::slot::{LogQueries, Names, cannot};
 pub(super) use self::tail::{Mark, Place, Tail};
 
 /// How long to wait after a slot could not be made, or was given up.
@@ -150,7 +157,7 @@ impl Log {
     async fn check(&self, connection: &Connection) -> Result<(), Trouble> {
         self.sql.refuse_level(connection).await?;
         self.sql.refuse_generated(connection, &rows::columns(&self.table)).await?;
-        slot::connect(&self.location, &self.application_name).await?;
+        connection::streaming(&self.location, &self.application_name).await?;
         Ok(())
     }
 

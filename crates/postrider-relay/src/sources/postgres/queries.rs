@@ -753,6 +753,6 @@ fn paused(outbox: &TableName, pipeline: &str, aggregate_type: &str, aggregate_id
     )
 }
 
-fn literal(text: &str) -> String {
+pub(super) fn literal(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
 }

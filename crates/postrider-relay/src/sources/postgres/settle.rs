@@ -218,9 +218,7 @@ async fn set_aside_fresh(
          {table} was reset"
     );
     Err(SourceError::new(SourceErrorKind::Unsafe, message)
-        .with_hint(format!(
-            "retry or discard the dead letters, so that {table}_failures is empty, and start again"
-        ))
+        .with_hint("retry or discard the dead letters until none is left, and start again")
         .into())
 }
 

@@ -11,7 +11,7 @@ use postrider::schema::TableName;
 
 use super::admin::check_tables;
 use super::checkpoint::CheckpointQueries;
-use super::connection::Connection;
+use super::connection::{Connection, streaming};
 use super::error::Trouble;
 use super::lease::{self, Claimant, Held, LeaseQueries, Taken};
 use super::log::slot::{self, Recorded, Slot};
@@ -69,7 +69,7 @@ impl PostgresSlots {
         self.table.refuse_unsuitable(&self.outbox, Progress::Cursor)?;
         sql.refuse_level(connection).await?;
         sql.refuse_standbys(connection).await?;
-        slot::connect(connection.location(), &application_name(pipeline)).await?;
+        streaming(connection.location(), &application_name(pipeline)).await?;
         let held = self.take(pipeline, Entering::Yes).await?;
         let made = async {
             let made = self.make_held(&sql, (pipeline, &held), shutdown).await?;

@@ -3,8 +3,8 @@
 use tokio::time::timeout;
 use tokio_postgres::types::Type;
 
+use super::super::connection::streaming;
 use super::super::error::Trouble;
-use super::super::log::slot::connect;
 use super::super::log::{LogQueries, Names, application_name, columns};
 use super::super::table::Table;
 use super::{CHECK_TIMEOUT, Exam, queries, text, too_slow};
@@ -124,7 +124,7 @@ impl Exam<'_> {
             findings.push(Finding::error(CHECK, &trouble.while_doing("read the columns")));
         }
         let reader = application_name(&wanted.name);
-        let connecting = connect(self.location, &reader);
+        let connecting = streaming(self.location, &reader);
         match timeout(CHECK_TIMEOUT, connecting).await.unwrap_or_else(|_| Err(too_slow())) {
             Ok(_) => {}
             Err(error) => findings.push(Finding::error(CHECK, &error)),

@@ -7,8 +7,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-use super::slot::{LogQueries, cannot};
-use super::{Log, LogPosition, application_name};
+use super::{Log, LogPosition, LogQueries, application_name, cannot};
 use crate::source::{SourceError, SourceErrorKind};
 use crate::sources::postgres::connection::Connection;
 use crate::sources::postgres::error::Trouble;

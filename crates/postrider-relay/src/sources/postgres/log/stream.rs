@@ -11,11 +11,12 @@ use postrider_replication::{Batch, Flow, Frame, Lsn, PgOutput, Replication};
 use tokio::time::timeout;
 use tracing::{debug, warn};
 
+use super::errors::{cannot, is_of_slot};
 use super::rows::{LogRow, Logged, Mapping, PREFIX};
-use super::slot::{self, cannot};
 use super::tail::Torn;
 use super::{Log, log_only};
 use crate::source::{Record, SourceError, SourceErrorKind};
+use crate::sources::postgres::connection::streaming;
 use crate::sources::postgres::error::Trouble;
 use crate::sources::postgres::window::Origin;
 use crate::sources::postgres::{Shared, lock};
@@ -101,7 +102,7 @@ impl Shared {
             }
             Err(error) => {
                 *lock(&log.replication) = None;
-                if slot::is_of_slot(&error) {
+                if is_of_slot(&error) {
                     let why = format!("it cannot be read any more ({error})");
                     return Err(self.give_up(log, why).await);
                 }
@@ -147,7 +148,7 @@ impl Shared {
         }
         self.held.check_time()?;
         log.sql.free(&self.reader, &log.application_name, &self.held).await?;
-        let streaming = slot::connect(&log.location, &log.application_name).await;
+        let streaming = streaming(&log.location, &log.application_name).await;
         let mut streaming = streaming.map_err(passing)?;
         let failed = |error| passing(cannot("read the log", error));
         let identity = streaming.identify_system().await.map_err(failed)?;
@@ -165,7 +166,7 @@ impl Shared {
         let slot = &log.sql.names().slot;
         let replication = match streaming.start(slot, at, &output, flow).await {
             Ok(replication) => Arc::new(replication),
-            Err(error) if slot::is_of_slot(&error) => {
+            Err(error) if is_of_slot(&error) => {
                 let why = format!("the slot cannot be read ({error})");
                 return Err(self.give_up(log, why).await);
             }
