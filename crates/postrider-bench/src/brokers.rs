@@ -187,15 +187,15 @@ impl Rounds {
         self.rates.push(round.into_iter().map(Measured::rate).collect());
     }
 
-    /// The median of each, and how much of the first one's rate the named ones reach: within each
+    /// The median of each, and how much of another one's rate the named ones reach: within each
     /// round, so that a busy moment of the machine hits both.
-    fn tell(&self, report: &mut Report, judged: &[(usize, &str)]) {
+    fn tell(&self, report: &mut Report, judged: &[(usize, usize, &str)]) {
         for (index, label) in self.labels.iter().enumerate() {
             let rate = median(self.rates.iter().map(|round| round[index])).round();
             report.line(label, &format!("{} events/s", number(rate)), "");
         }
-        for (index, what) in judged {
-            report.judge(what, self.ratio(*index, 0), "times", Target::AtLeast(OF_PEER_MIN));
+        for (one, other, what) in judged {
+            report.judge(what, self.ratio(*one, *other), "times", Target::AtLeast(OF_PEER_MIN));
         }
     }
 

@@ -47,8 +47,9 @@ pub(super) async fn run(sizes: Sizes) -> Outcome<(Report, String)> {
     let as_large = record_bytes().await?;
     let mut rounds = Rounds::new(&[
         "kafka-producer-perf-test, no keys, no headers",
-        "the same, records of as many bytes as postrider's",
         "the same, compressed (lz4)",
+        "the same, records of as many bytes as postrider's",
+        "the same of these, compressed (lz4)",
         "a loop over librdkafka, no keys, no headers",
         "a loop over librdkafka, keys and 7 headers",
         "postrider, keys and 7 headers",
@@ -59,6 +60,7 @@ pub(super) async fn run(sizes: Sizes) -> Outcome<(Report, String)> {
     for _ in 0..super::ROUNDS {
         rounds.add(vec![
             perf_test(&servers, events, PAYLOAD_BYTES, "none").await?,
+            perf_test(&servers, events, PAYLOAD_BYTES, "lz4").await?,
             perf_test(&servers, events, as_large, "none").await?,
             perf_test(&servers, events, as_large, "lz4").await?,
             plain(&servers, events, false).await?,
@@ -72,17 +74,17 @@ pub(super) async fn run(sizes: Sizes) -> Outcome<(Report, String)> {
     rounds.tell(
         &mut report,
         &[
-            (5, "postrider, of the perf test's rate"),
-            (6, "postrider, compressed, of the perf test's rate"),
-            (7, "postrider, format debezium, of the perf test's rate"),
+            (6, 0, "postrider, of the perf test's rate"),
+            (7, 1, "postrider, of the perf test's rate, both compressed"),
+            (8, 0, "postrider, format debezium, of the perf test's rate"),
         ],
     );
     rounds.tell_shares(
         &mut report,
         &[
-            (5, 1, "postrider, of the perf test's rate with as many bytes"),
-            (6, 2, "postrider, of the perf test's rate with as many bytes, both compressed"),
-            (5, 4, "postrider, of the loop's rate with the same records"),
+            (6, 2, "postrider, of the perf test's rate with as many bytes"),
+            (7, 3, "postrider, of the perf test's rate with as many bytes, both compressed"),
+            (6, 5, "postrider, of the loop's rate with the same records"),
         ],
     );
 
@@ -96,19 +98,30 @@ pub(super) async fn run(sizes: Sizes) -> Outcome<(Report, String)> {
     let backlog = Backlog::start().await?;
     let mut rounds = Rounds::new(&[
         "kafka-producer-perf-test, no keys, no headers",
+        "the same, compressed (lz4)",
         "postrider, polling with cursor",
+        "postrider, polling with cursor, compressed (lz4)",
         "postrider, log tailing",
+        "postrider, log tailing, compressed (lz4)",
     ]);
     for _ in 0..super::ROUNDS {
         rounds.add(vec![
             perf_test(&servers, rows, PAYLOAD_BYTES, "none").await?,
-            polled(&backlog, &url, &servers, rows).await?,
-            tailed(&backlog, &url, &servers, rows).await?,
+            perf_test(&servers, rows, PAYLOAD_BYTES, "lz4").await?,
+            polled(&backlog, &url, &servers, "", rows).await?,
+            polled(&backlog, &url, &servers, LZ4, rows).await?,
+            tailed(&backlog, &url, &servers, "", rows).await?,
+            tailed(&backlog, &url, &servers, LZ4, rows).await?,
         ]);
     }
     rounds.tell(
         &mut report,
-        &[(1, "polling, of the perf test's rate"), (2, "log tailing, of the perf test's rate")],
+        &[
+            (2, 0, "polling, of the perf test's rate"),
+            (3, 1, "polling, of the perf test's rate, both compressed"),
+            (4, 0, "log tailing, of the perf test's rate"),
+            (5, 1, "log tailing, of the perf test's rate, both compressed"),
+        ],
     );
     let on = format!("Apache Kafka 4.1 and {}", backlog.describe().await?);
     Ok((report, on))
@@ -135,23 +148,35 @@ async fn postrider(
     Ok(measured)
 }
 
-async fn polled(backlog: &Backlog, url: &str, servers: &str, rows: u64) -> Outcome<Measured> {
+async fn polled(
+    backlog: &Backlog,
+    url: &str,
+    servers: &str,
+    options: &str,
+    rows: u64,
+) -> Outcome<Measured> {
     let topic = Topic::make(servers).await?;
     let database = backlog.polled(rows).await?;
     let source =
         SourceSpec { progress: Progress::Cursor, ..SourceSpec::new(backlog.url(&database)) };
     let source = source.connect().await?;
-    let measured = drained(source, sink(url, "").await?, to_topic(&topic.name)?, rows).await?;
+    let measured = drained(source, sink(url, options).await?, to_topic(&topic.name)?, rows).await?;
     backlog.remove(&database).await?;
     topic.remove().await?;
     Ok(measured)
 }
 
-async fn tailed(backlog: &Backlog, url: &str, servers: &str, rows: u64) -> Outcome<Measured> {
+async fn tailed(
+    backlog: &Backlog,
+    url: &str,
+    servers: &str,
+    options: &str,
+    rows: u64,
+) -> Outcome<Measured> {
     let topic = Topic::make(servers).await?;
     let database = backlog.logged(rows).await?;
     let source = bench_source::log_spec(&backlog.url(&database)).connect().await?;
-    let measured = drained(source, sink(url, "").await?, to_topic(&topic.name)?, rows).await?;
+    let measured = drained(source, sink(url, options).await?, to_topic(&topic.name)?, rows).await?;
     backlog.remove(&database).await?;
     topic.remove().await?;
     Ok(measured)

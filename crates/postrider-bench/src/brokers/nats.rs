@@ -40,7 +40,7 @@ pub(super) async fn run(sizes: Sizes) -> Outcome<(Report, String)> {
         rounds.add(vec![plain, same, measured]);
     }
     context.delete_stream(STREAM).await?;
-    rounds.tell(&mut report, &[(2, "postrider, of the loop's rate")]);
+    rounds.tell(&mut report, &[(2, 0, "postrider, of the loop's rate")]);
     let same = "postrider, of the loop's rate with the same messages";
     rounds.tell_shares(&mut report, &[(2, 1, same)]);
     Ok((report, format!("nats-server {version} on the same machine")))

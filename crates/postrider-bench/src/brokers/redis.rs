@@ -54,7 +54,7 @@ pub(super) async fn run(sizes: Sizes) -> Outcome<(Report, String)> {
         rounds.add(measured);
     }
     remove(&mut connection).await?;
-    rounds.tell(&mut report, &[(3, "postrider, of the loop's rate")]);
+    rounds.tell(&mut report, &[(3, 0, "postrider, of the loop's rate")]);
     rounds.tell_shares(
         &mut report,
         &[
