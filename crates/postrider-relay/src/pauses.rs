@@ -10,7 +10,8 @@
 //!   no order (`ordering = "none"`, and those with a `deliver_after`) go on.
 //!
 //! Whoever resumes a key lets its first event come back at once. A relay may not have heard of it
-//! by then, and defer it once more: so it does the same again when it hears of it.
+//! by then, and defer it once more: so it does the same again when it hears of it, and
+//! at its next look.
 
 mod follow;
 

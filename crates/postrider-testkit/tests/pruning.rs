@@ -44,6 +44,7 @@ on_each_backend!(
     nothing_goes_that_is_not_published,
     the_slowest_cursor_holds_on_to_its_rows,
     dead_letters_stay,
+    that_an_event_was_discarded_is_known_while_its_row_stays,
     a_dry_run_changes_nothing,
     a_large_outbox_goes_in_batches,
     a_stop_ends_it_between_batches,
@@ -114,6 +115,22 @@ async fn dead_letters_stay(outbox: Outbox) {
     outbox.park_all().await;
     assert_eq!(outbox.prune(&options(0)).await.rows, 1);
     assert_eq!(outbox.number("SELECT count(*) FROM outbox_failures").await, 1);
+}
+
+/// Else it would seem to be lost.
+async fn that_an_event_was_discarded_is_known_while_its_row_stays(outbox: Outbox) {
+    outbox.pipeline("audit", Progress::Cursor).await;
+    outbox.insert(2, Age::written(10)).await;
+    outbox.pipeline("default", Progress::Cursor).await;
+    outbox.park_all().await;
+    outbox.run("UPDATE outbox_failures SET state = 'discarded', blocks = false").await;
+    let discarded = "SELECT count(*) FROM outbox_failures";
+    let pruned = outbox.prune(&options(7)).await;
+    assert_eq!((pruned.rows, pruned.left), (0, vec![Left::Pipeline("audit".to_owned())]));
+    assert_eq!(outbox.number(discarded).await, 2);
+    outbox.pipeline("audit", Progress::Cursor).await;
+    assert_eq!(outbox.prune(&options(7)).await, Pruned { rows: 2, ..Pruned::default() });
+    assert_eq!(outbox.number(discarded).await, 0);
 }
 
 async fn a_dry_run_changes_nothing(outbox: Outbox) {

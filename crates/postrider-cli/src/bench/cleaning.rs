@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use postrider_relay::scratch::{Claim, ScratchName};
+use postrider_relay::scratch::ScratchName;
 use serde::Serialize;
 
 use super::places::Places;
@@ -28,10 +28,15 @@ impl<'t> Leftovers<'t> {
     /// Finds them, and claims what is free.
     pub(crate) async fn find(target: &'t Target) -> Result<Self, CliError> {
         let mut leftovers = Self { free: Vec::new(), in_use: Vec::new() };
-        for name in find(target).await? {
-            match claim(target, &name).await? {
-                Some(claim) => leftovers.free.push(Places::of_another(target, name, claim)),
-                None => leftovers.in_use.push(name.as_str().to_owned()),
+        let here = target.database.list().await?;
+        for name in find(target, &here).await? {
+            let is_here = here.contains(&name);
+            let claim = if is_here { target.database.claim(&name).await? } else { None };
+            // One that is at the sink alone may belong to somebody who measures another database.
+            if claim.is_some() || !is_here && name.is_old(SystemTime::now()) {
+                leftovers.free.push(Places::of_another(target, name, claim));
+            } else {
+                leftovers.in_use.push(name.as_str().to_owned());
             }
         }
         Ok(leftovers)
@@ -43,22 +48,13 @@ impl<'t> Leftovers<'t> {
     }
 }
 
-async fn find(target: &Target) -> Result<Vec<ScratchName>, CliError> {
-    let mut names = target.database.list().await?;
+/// What is here, and what is at the sink.
+async fn find(target: &Target, here: &[ScratchName]) -> Result<Vec<ScratchName>, CliError> {
+    let mut names = here.to_vec();
     if let Some(SinkWay::Scratch(sink)) = target.sink.as_ref().map(|sink| &sink.way) {
         names.extend(sink.list().await?);
     }
     names.sort();
     names.dedup();
     Ok(names)
-}
-
-/// A place of this database is free if it can be claimed. One that is at the sink alone may belong
-/// to somebody who measures another database: it is free when it is old.
-async fn claim(target: &Target, name: &ScratchName) -> Result<Option<Claim>, CliError> {
-    let is_here = target.database.list().await?.contains(name);
-    if !is_here && !name.is_old(SystemTime::now()) {
-        return Ok(None);
-    }
-    Ok(target.database.claim(name).await?)
 }

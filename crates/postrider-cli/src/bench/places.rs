@@ -17,7 +17,8 @@ const REMOVE_MAX: Duration = Duration::from_secs(60);
 pub(crate) struct Places<'t> {
     target: &'t Target,
     pub(crate) name: ScratchName,
-    _claim: Claim,
+    /// None is needed for what is at the sink alone.
+    _claim: Option<Claim>,
     is_at_sink: AtomicBool,
 }
 
@@ -26,7 +27,7 @@ impl<'t> Places<'t> {
     pub(crate) async fn claim(target: &'t Target, name: ScratchName) -> Result<Self, CliError> {
         match target.database.claim(&name).await? {
             Some(claim) => {
-                Ok(Self { target, name, _claim: claim, is_at_sink: AtomicBool::new(false) })
+                Ok(Self { target, name, _claim: Some(claim), is_at_sink: AtomicBool::new(false) })
             }
             None => {
                 let what = format!("somebody else measures as {}", name.as_str());
@@ -36,7 +37,7 @@ impl<'t> Places<'t> {
     }
 
     /// What another process has left, in whatever state.
-    pub(crate) fn of_another(target: &'t Target, name: ScratchName, claim: Claim) -> Self {
+    pub(crate) fn of_another(target: &'t Target, name: ScratchName, claim: Option<Claim>) -> Self {
         Self { target, name, _claim: claim, is_at_sink: AtomicBool::new(true) }
     }
 

@@ -20,6 +20,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// After so many looks in vain the log says so: a relay that cannot start has ended by then, and
 /// says why by itself.
 const TOLD_AFTER: u32 = 4;
+/// And again after so many more.
+const TOLD_EVERY: u32 = 60;
 
 /// What is stopped, as far as is known.
 #[derive(Clone, Debug, Default)]
@@ -68,8 +70,11 @@ pub async fn follow(source: SourceConfig, known: watch::Sender<Known>, mut shutd
             Ok(()) => failures = 0,
             Err(error) => {
                 failures += 1;
-                if failures == TOLD_AFTER {
-                    warn!(error = error.details(), "cannot look for what is paused; trying again");
+                if failures % TOLD_EVERY == TOLD_AFTER {
+                    warn!(
+                        error = error.details(),
+                        "cannot look for what is paused: what was known holds; trying again"
+                    );
                 }
                 following.failed(error);
             }

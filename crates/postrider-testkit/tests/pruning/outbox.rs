@@ -198,10 +198,10 @@ impl Outbox {
     /// Copies every row to the dead letters.
     pub(crate) async fn park_all(&self) {
         self.run(
-            "INSERT INTO outbox_failures (pipeline, seq, aggregate_type, aggregate_id, state,
-             blocks, attempts, set_aside_at)
-             SELECT 'default', seq, aggregate_type, aggregate_id, 'parked', true, 1, created_at
-             FROM outbox",
+            "INSERT INTO outbox_failures (pipeline, seq, id, aggregate_type, aggregate_id,
+             state, blocks, attempts, set_aside_at)
+             SELECT 'default', seq, CAST(id AS text), aggregate_type, aggregate_id, 'parked', true, 1,
+             created_at FROM outbox",
         )
         .await;
     }

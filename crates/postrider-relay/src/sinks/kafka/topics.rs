@@ -157,7 +157,8 @@ impl Topics {
     ) -> Result<Option<Facts>, SinkError> {
         let deadline = Instant::now() + timeout;
         loop {
-            let described = self.describe(topic, timeout).await;
+            let left = deadline.saturating_duration_since(Instant::now());
+            let described = self.describe(topic, left.max(DESCRIBE_EVERY)).await;
             let may_come = match &described {
                 Ok(facts) => facts.is_none(),
                 Err(error) => error.kind == FailureKind::Unavailable,

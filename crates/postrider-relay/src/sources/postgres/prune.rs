@@ -108,7 +108,6 @@ impl PostgresPruner {
             }
             Layout::Foreign => return Err(self.foreign().into()),
         }
-        // Not before the rows: without this, one of them would seem to be lost.
         if !options.dry_run {
             self.forget_discarded(&run.cutoff, shutdown).await?;
         }

@@ -218,7 +218,10 @@ async fn set_aside_fresh(
          {table} was reset"
     );
     Err(SourceError::new(SourceErrorKind::Unsafe, message)
-        .with_hint("retry or discard the dead letters until none is left, and start again")
+        .with_hint(format!(
+            "discard the dead letters, remove what else {table}_failures has of the old numbering, and \
+             start again"
+        ))
         .into())
 }
 

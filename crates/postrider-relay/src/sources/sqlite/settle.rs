@@ -149,7 +149,10 @@ impl Settle<'_> {
              the numbering of {table} was reset"
         );
         SourceError::new(SourceErrorKind::Unsafe, message)
-            .with_hint("retry or discard the dead letters until none is left, and start again")
+            .with_hint(format!(
+            "discard the dead letters, remove what else {table}_failures has of the old numbering, and \
+             start again"
+        ))
     }
 }
 

@@ -5,6 +5,7 @@
 //! ends are known when the statement is planned.
 
 use postrider::schema::TableName;
+use tokio_postgres::types::Type;
 
 use super::super::table::Table;
 use super::literal;
@@ -26,7 +27,8 @@ pub(in super::super) struct PruneQueries {
     pub(in super::super) remove: String,
     /// The same parameters: removes rows and answers them as they stood.
     pub(in super::super) take_out: String,
-    /// `$1` cutoff, `$2` limit: forgets what was discarded before.
+    /// `$1` cutoff, `$2` limit: forgets what was discarded before, and is not in the outbox any
+    /// more.
     pub(in super::super) forget_discarded: String,
     /// Name and bounds of each partition in order, and whether it ends before `$1`, a cutoff.
     pub(in super::super) partitions: String,
@@ -155,7 +157,9 @@ impl PruneQueries {
             forget_discarded: format!(
                 "DELETE FROM {failures} WHERE ctid = ANY(ARRAY(SELECT f.ctid FROM {failures} AS f
                  WHERE f.state = 'discarded' AND f.set_aside_at <= $1::text::timestamptz
-                 LIMIT $2)) AND state = 'discarded'"
+                 AND NOT EXISTS (SELECT FROM {name} AS o WHERE {} AND {seq}::bigint = f.seq)
+                 LIMIT $2)) AND state = 'discarded'",
+                is_id_of_failure(table)
             ),
             take_out: format!("{removed} RETURNING {archived}"),
             remove: removed,
@@ -217,6 +221,19 @@ impl PruneQueries {
             add_partitions: format!("SELECT {}()", function("_add_partitions")),
         }
     }
+}
+
+/// Whether a row has the id of `f`, which was set aside: by the index of ids. What can be no id of
+/// the table is none.
+fn is_id_of_failure(table: &Table) -> String {
+    let id = table.select("o", "id");
+    let (form, ty) = match table.ty("id") {
+        Some(&Type::UUID) => ("[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", "uuid"),
+        Some(&Type::INT2 | &Type::INT4 | &Type::INT8) => ("-?[0-9]{1,18}", "bigint"),
+        Some(&Type::TEXT) => return format!("{id} = f.id"),
+        _ => return format!("{id}::text = f.id"),
+    };
+    format!("{id} = CASE WHEN f.id ~ '^{form}$' THEN f.id::{ty} END")
 }
 
 /// Whether the checkpoint `c` has a row still before it, by the row's transaction and number.
