@@ -124,7 +124,7 @@ fn run(guide: &str) -> Result<(), Failed> {
     });
     let mut script = format!(
         "set -euo pipefail\nfinish() {{ :; }}\n{stand_in}\n\
-         trap '{{ finish; kill $(jobs -p); }} > finish.log 2>&1 || true' EXIT\n"
+         trap '{{ finish; kill $(jobs -p); wait; }} > finish.log 2>&1 || true' EXIT\n"
     );
     for step in &steps {
         script.push_str(&format!("{}echo '{MARK}'\n", step.script));
