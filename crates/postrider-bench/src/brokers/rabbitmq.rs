@@ -20,8 +20,8 @@ use super::{
 use crate::Outcome;
 use crate::report::{Measured, Report, Section};
 
-/// It takes a tenth of what the others take, and less the longer a queue is that nobody reads, or
-/// that was just removed.
+/// It takes a tenth of what the others take, and half of that again where the queues of a round
+/// have four times as many.
 const FEWER: u64 = 20;
 const NAME: &str = "bench";
 const PERSISTENT: u8 = 2;

@@ -10,7 +10,7 @@ use super::target::{SinkWay, Target};
 use crate::error::CliError;
 
 /// What became of leftovers. People script against it.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Serialize)]
 pub(crate) struct Cleaned {
     pub(crate) dry_run: bool,
     pub(crate) removed: Vec<String>,
@@ -19,7 +19,7 @@ pub(crate) struct Cleaned {
 
 /// What runs have left.
 pub(crate) struct Leftovers<'t> {
-    /// Nobody uses these any more. They are claimed: nobody else removes them, either.
+    /// Nobody uses these any more. What is in the database is claimed: nobody else removes it, either.
     pub(crate) free: Vec<Places<'t>>,
     pub(crate) in_use: Vec<String>,
 }
