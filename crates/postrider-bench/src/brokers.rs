@@ -7,7 +7,9 @@
 //! Everything runs on the servers of `cargo xtask services up`, on the same machine. Whatever is
 //! compared is measured in turn, several times, and the figure is the median.
 
+mod endpoint;
 mod kafka;
+pub(crate) mod keys;
 mod nats;
 mod rabbitmq;
 pub(crate) mod redelivery;
@@ -106,6 +108,7 @@ pub(crate) fn run(broker: Option<Broker>) -> Outcome<bool> {
             reached &= if sizes.are_full() { report.keep(Some(&on))? } else { report.forget() };
         }
         if broker.is_none() {
+            reached &= keys::measure(sizes).await?;
             reached &= redelivery::measure(sizes).await?;
         }
         Ok(reached)

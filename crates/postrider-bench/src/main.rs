@@ -23,7 +23,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const USAGE: &str = "\
 usage: postrider-bench consumer|memory|sqlite
-       postrider-bench brokers [kafka|nats|rabbitmq|redelivery|redis]
+       postrider-bench brokers [kafka|keys|nats|rabbitmq|redelivery|redis]
+       postrider-bench brokers keys kafka
        postrider-bench postgres [drain|latency|kept|writers|log|large]";
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
@@ -33,6 +34,8 @@ fn main() -> ExitCode {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let reached = match args.as_slice() {
         ["brokers"] => brokers::run(None),
+        ["brokers", "keys"] => brokers::keys::run(false),
+        ["brokers", "keys", "kafka"] => brokers::keys::run(true),
         ["brokers", "redelivery"] => brokers::redelivery::run(),
         ["brokers", name] => match brokers::Broker::from_name(name) {
             Some(broker) => brokers::run(Some(broker)),

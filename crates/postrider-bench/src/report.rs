@@ -39,6 +39,7 @@ pub(crate) enum Target {
 pub(crate) enum Section {
     Consumer,
     Kafka,
+    Keys,
     Memory,
     Nats,
     PostgresDrain,
@@ -55,9 +56,10 @@ pub(crate) enum Section {
 
 impl Section {
     #[cfg(test)]
-    const ALL: [Self; 14] = [
+    const ALL: [Self; 15] = [
         Self::Consumer,
         Self::Kafka,
+        Self::Keys,
         Self::Memory,
         Self::Nats,
         Self::PostgresDrain,
@@ -76,6 +78,7 @@ impl Section {
         match self {
             Self::Consumer => "consumer",
             Self::Kafka => "kafka",
+            Self::Keys => "keys",
             Self::Memory => "memory",
             Self::Nats => "nats",
             Self::PostgresDrain => "postgres drain",

@@ -30,6 +30,7 @@ pub(crate) enum Code {
     SchemaDiffers,
     SinkFailed,
     SinkMisconfigured,
+    SinkRefused,
     SinkRejected,
     SinkThrottled,
     SinkUnavailable,
@@ -43,7 +44,7 @@ pub(crate) enum Code {
 impl Code {
     /// All of them, by name.
     #[cfg(test)]
-    pub(crate) const ALL: [Self; 18] = [
+    pub(crate) const ALL: [Self; 19] = [
         Self::BrokerDiffers,
         Self::ChecksFailed,
         Self::Configuration,
@@ -54,6 +55,7 @@ impl Code {
         Self::SchemaDiffers,
         Self::SinkFailed,
         Self::SinkMisconfigured,
+        Self::SinkRefused,
         Self::SinkRejected,
         Self::SinkThrottled,
         Self::SinkUnavailable,
@@ -77,6 +79,7 @@ impl Code {
             Self::SchemaDiffers => "schema_differs",
             Self::SinkFailed => "sink_failed",
             Self::SinkMisconfigured => "sink_misconfigured",
+            Self::SinkRefused => "sink_refused",
             Self::SinkRejected => "sink_rejected",
             Self::SinkThrottled => "sink_throttled",
             Self::SinkUnavailable => "sink_unavailable",
@@ -91,7 +94,7 @@ impl Code {
     /// What the process answers.
     pub(crate) fn exit_code(self) -> u8 {
         match self {
-            Self::Failure | Self::SinkFailed | Self::SinkRejected => 1,
+            Self::Failure | Self::SinkFailed | Self::SinkRefused | Self::SinkRejected => 1,
             Self::Usage => 2,
             Self::Configuration | Self::SinkMisconfigured | Self::SourceMisconfigured => 3,
             Self::SinkThrottled
@@ -176,6 +179,7 @@ impl From<SinkError> for CliError {
         let code = match error.kind {
             FailureKind::Failed => Code::SinkFailed,
             FailureKind::Misconfigured => Code::SinkMisconfigured,
+            FailureKind::Refused => Code::SinkRefused,
             FailureKind::Rejected => Code::SinkRejected,
             FailureKind::Throttled => Code::SinkThrottled,
             FailureKind::Unavailable => Code::SinkUnavailable,
@@ -293,6 +297,7 @@ mod tests {
             (CliError::from(source(SourceErrorKind::Unsafe)).code, 6),
             (sink(FailureKind::Unavailable), 4),
             (sink(FailureKind::Throttled), 4),
+            (sink(FailureKind::Refused), 1),
             (sink(FailureKind::Rejected), 1),
             (sink(FailureKind::Failed), 1),
             (sink(FailureKind::Misconfigured), 3),

@@ -1,6 +1,8 @@
 //! The log: on stderr, filtered by `POSTRIDER_LOG`, and wherever it is exported to.
 
-use std::io::{self, IsTerminal as _};
+mod fields;
+
+use std::io::{self, IsTerminal as _, Write};
 
 use tracing::level_filters::LevelFilter;
 use tracing::{Metadata, subscriber};
@@ -11,6 +13,7 @@ use tracing_subscriber::{EnvFilter, Layer as _, fmt};
 use crate::cli::LogFormat;
 use crate::error::{CliError, Code};
 use crate::export::Export;
+use crate::output::plain_json;
 use crate::progress::LogWriter;
 
 const FILTER_VARIABLE: &str = "POSTRIDER_LOG";
@@ -33,10 +36,12 @@ pub(crate) fn start(format: LogFormat, export: &Export) -> Result<(), CliError> 
     })?;
     let colour = io::stderr().is_terminal()
         && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    let lines = fmt::layer().with_writer(|| LogWriter).with_ansi(colour).with_target(false);
+    let lines = fmt::layer().with_ansi(colour).with_target(false);
     let lines = match format {
-        LogFormat::Text => lines.boxed(),
-        LogFormat::Json => lines.json().flatten_event(true).boxed(),
+        LogFormat::Text => lines.with_writer(|| LogWriter).fmt_fields(fields::Fields).boxed(),
+        LogFormat::Json => {
+            lines.with_writer(|| PlainJson(LogWriter)).json().flatten_event(true).boxed()
+        }
     };
     let log = tracing_subscriber::registry()
         .with(filter)
@@ -52,4 +57,34 @@ pub(crate) fn start(format: LogFormat, export: &Export) -> Result<(), CliError> 
 fn may_be_shown(metadata: &Metadata<'_>) -> bool {
     let target = metadata.target();
     target.starts_with(OWN) || (*metadata.level() <= OTHERS_MAX && !target.starts_with(SILENCED))
+}
+
+/// Writes lines of JSON without what deceives on a terminal.
+struct PlainJson<W>(W);
+
+impl<W: Write> Write for PlainJson<W> {
+    /// Is given whole lines.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match std::str::from_utf8(bytes) {
+            Ok(json) => self.0.write_all(plain_json(json).as_bytes())?,
+            Err(_) => self.0.write_all(bytes)?,
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_json_turns_no_text() {
+        let mut written = PlainJson(Vec::new());
+        written.write_all("{\"error\":\"a\u{202e}\u{7f}b\"}\n".as_bytes()).unwrap();
+        assert_eq!(written.0, b"{\"error\":\"a\\u202e\\u007fb\"}\n");
+    }
 }

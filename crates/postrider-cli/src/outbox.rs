@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read as _};
 use std::path::Path;
 
-use postrider::schema::postgres::{Layout, RolePrefix};
+use postrider::schema::postgres::{Layout, Replicated, RolePrefix};
 use postrider::schema::{Difference, Migration, Status};
 use postrider_relay::admin::Admin;
 use postrider_relay::audit::{Audit, Watch};
@@ -95,6 +95,18 @@ impl Outbox {
     ) -> Result<Vec<&'static Migration>, CliError> {
         let SourceConfig { url, table, .. } = &self.source;
         Ok(schema::migrate(url.expose(), table, self.layout(layout)).await?)
+    }
+
+    /// Changes what becomes of rows that were replicated from another server.
+    pub(crate) async fn set_replicated(&self, replicated: Replicated) -> Result<(), CliError> {
+        let SourceConfig { url, table, .. } = &self.source;
+        Ok(schema::set_replicated(url.expose(), table, replicated).await?)
+    }
+
+    /// The SQL that does it.
+    pub(crate) fn replicated_sql(&self, replicated: Replicated) -> Result<String, CliError> {
+        let SourceConfig { url, table, .. } = &self.source;
+        Ok(schema::replicated_sql(url.expose(), table, replicated)?)
     }
 
     /// The SQL that makes the tables in an empty database.

@@ -103,7 +103,7 @@ impl Output {
         progress::erase();
         let mut stderr = io::stderr().lock();
         let mut answer = String::new();
-        let asked = write!(stderr, "{question} [y/N] ")
+        let asked = write!(stderr, "{} [y/N] ", plain(question))
             .and_then(|()| stderr.flush())
             .and_then(|()| io::stdin().read_line(&mut answer));
         asked.map_err(|error| CliError::file("cannot ask on the terminal".into(), &error))?;
@@ -114,14 +114,31 @@ impl Output {
     }
 }
 
+/// An object as JSON, fit for a terminal.
 pub(crate) fn to_json(object: &impl Serialize) -> Result<String, CliError> {
-    serde_json::to_string(object)
-        .map_err(|error| CliError::new(Code::Failure, "cannot write JSON").caused_by(&error))
+    let json = serde_json::to_string(object)
+        .map_err(|error| CliError::new(Code::Failure, "cannot write JSON").caused_by(&error))?;
+    Ok(plain_json(&json))
+}
+
+/// The same JSON, fit for a terminal: what is deceptive can stand only inside its strings, and is
+/// written as an escape of JSON there.
+pub(crate) fn plain_json(json: &str) -> String {
+    // A payload that is JSON stands there as it is, with the white space between its parts.
+    let is_bad = |c: char| is_deceptive(c) && !c.is_ascii_whitespace();
+    escaped(json, is_bad, |c, text| {
+        for unit in c.encode_utf16(&mut [0; 2]) {
+            text.push_str(&format!("\\u{unit:04x}"));
+        }
+    })
 }
 
 /// Nothing can be done about a stderr that is gone.
 fn eprint_line(text: &str) {
     progress::erase();
+    // What a server or a file said may be anywhere in it. Its lines are ours.
+    let is_ours = |c: char| c == '\n' || c == '\t';
+    let text = escaped(text, |c| is_deceptive(c) && !is_ours(c), escape);
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
@@ -130,16 +147,51 @@ fn indent(text: &str) -> String {
     text.replace('\n', "\n       ")
 }
 
-/// Text from a database, safe for a terminal: control characters are written as escapes.
+/// Text from a database, safe for a terminal and on one line: control characters, and those that
+/// are not seen or turn the direction of others, are written as escapes.
 pub(crate) fn plain(text: &str) -> String {
-    if !text.contains(char::is_control) {
+    escaped(text, is_deceptive, escape)
+}
+
+fn escape(c: char, text: &mut String) {
+    text.extend(c.escape_default());
+}
+
+fn escaped(
+    text: &str,
+    is_bad: impl Fn(char) -> bool,
+    escape: impl Fn(char, &mut String),
+) -> String {
+    if !text.chars().any(&is_bad) {
         return text.to_owned();
     }
-    let escape = |c: char| match c.is_control() {
-        true => c.escape_default().to_string(),
-        false => c.to_string(),
-    };
-    text.chars().map(escape).collect()
+    let mut written = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        match is_bad(c) {
+            true => escape(c, &mut written),
+            false => written.push(c),
+        }
+    }
+    written
+}
+
+/// Whether a character makes a terminal do something, or a reader see something else than there is:
+/// control characters, ends of lines, marks of direction, and what is invisible but for the joiners
+/// that some scripts need.
+pub(crate) fn is_deceptive(c: char) -> bool {
+    c.is_control()
+        || matches!(c,
+            '\u{ad}'
+            | '\u{61c}'
+            | '\u{180e}'
+            | '\u{200b}'
+            | '\u{200e}'..='\u{200f}'
+            | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}'
+            | '\u{feff}'
+            | '\u{fff9}'..='\u{fffb}'
+            | '\u{e0001}'
+            | '\u{e0020}'..='\u{e007f}')
 }
 
 /// Lines up columns; the first row is the heading.
@@ -174,5 +226,28 @@ mod tests {
     fn control_characters_do_not_reach_the_terminal() {
         assert_eq!(plain("a\u{1b}[31mb\n"), "a\\u{1b}[31mb\\n");
         assert_eq!(plain("Größe"), "Größe");
+    }
+
+    #[test]
+    fn what_turns_or_hides_text_does_not_reach_the_terminal() {
+        assert_eq!(plain("a\u{202e}gpj.exe"), "a\\u{202e}gpj.exe");
+        assert_eq!(plain("\u{2066}x\u{2069}\u{2028}"), "\\u{2066}x\\u{2069}\\u{2028}");
+        assert_eq!(plain("\u{9b}31m\u{7f}\u{200b}"), "\\u{9b}31m\\u{7f}\\u{200b}");
+        // Letters of every direction, and what joins them.
+        for text in
+            ["\u{5e9}\u{5dc}\u{5d5}\u{5dd}", "\u{915}\u{94d}\u{200d}", "\u{1f468}\u{200d}\u{1f469}"]
+        {
+            assert_eq!(plain(text), text);
+        }
+    }
+
+    #[test]
+    fn json_stays_the_same_json_without_what_deceives() {
+        let text = "\u{202e}\u{9b}\u{e0041} \u{e9}\n";
+        let json = to_json(&text).unwrap();
+        assert_eq!(json, "\"\\u202e\\u009b\\udb40\\udc41 \u{e9}\\n\"");
+        assert_eq!(serde_json::from_str::<String>(&json).unwrap(), text);
+        let raw = serde_json::value::RawValue::from_string("{\n\"a\":\"\u{202e}\"}".to_owned());
+        assert_eq!(to_json(&raw.unwrap()).unwrap(), "{\n\"a\":\"\\u202e\"}");
     }
 }

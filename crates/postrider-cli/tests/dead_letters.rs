@@ -156,6 +156,48 @@ fn they_are_filtered_grouped_and_exported() {
     assert_eq!(stdout.lines().count(), 1, "{stdout}");
 }
 
+/// Whoever can write to the folder of an export could have it appended to a file of the operator.
+#[cfg(unix)]
+#[test]
+fn an_export_follows_no_link_in_a_folder_that_others_can_write() {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+    let (fixture, _, _) = parked();
+    let (shared, target) = (fixture.path("shared"), fixture.path("target.jsonl"));
+    fs::create_dir(&shared).unwrap();
+    fs::set_permissions(&shared, Permissions::from_mode(0o777)).unwrap();
+    fs::write(&target, "kept\n").unwrap();
+    symlink(&target, shared.join("dead.jsonl")).unwrap();
+    let export = ["export", "--output", "shared/dead.jsonl", "--after", "0"];
+    let expected = ["cannot write shared/dead.jsonl", "symbolic link", "  fix: "];
+    dlq(&fixture, &export).assert_code(5).assert_talk(&expected);
+    assert_eq!(fixture.read("target.jsonl"), "kept\n");
+    // Where nobody else can write, a link is the operator's own.
+    symlink(&target, fixture.path("own.jsonl")).unwrap();
+    dlq(&fixture, &["export", "--output", "own.jsonl", "--after", "0"]).assert_code(0);
+    assert_eq!(fixture.lines("target.jsonl").len(), 2);
+}
+
+/// An event and a server choose what stands in the log and in errors.
+#[test]
+fn no_event_writes_a_line_of_the_log_or_turns_one() {
+    let fixture = Fixture::migrated();
+    fixture.insert("1\u{202e}7", "OrderPlaced", "this is not JSON");
+    let to = format!("file://{}", fixture.path("out.jsonl").display());
+    let relay = [&["relay"], &FROM[..], &["--to", &to, "--drain"]].concat();
+    for format in ["text", "json"] {
+        let ran = fixture.run(&[&relay[..], &["--log-format", format]].concat());
+        assert!(!ran.stderr.contains('\u{202e}'), "{format}: {}", ran.stderr);
+        if format == "text" {
+            dlq(&fixture, &["retry", "--all", "--yes"]).assert_code(0);
+        }
+    }
+    for args in [["list"].as_slice(), &["list", "--json"], &["export"]] {
+        let stdout = dlq(&fixture, args).assert_code(0).stdout;
+        assert!(!stdout.contains('\u{202e}') && stdout.contains("202e"), "{args:?}: {stdout}");
+    }
+}
+
 #[test]
 fn a_database_that_stays_locked_is_4() {
     let (fixture, bad, _) = parked();

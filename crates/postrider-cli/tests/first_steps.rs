@@ -14,7 +14,7 @@ fn init_migrate_relay_status() {
     let migrated = fixture.run(&["migrate", "--config", "postrider.toml", "--json"]).assert_code(0);
     assert_eq!(
         migrated.stdout,
-        "{\"table\":\"outbox\",\"applied\":[{\"version\":1,\"name\":\"outbox\"}]}\n"
+        "{\"table\":\"outbox\",\"applied\":[{\"version\":1,\"name\":\"outbox\"},{\"version\":2,\"name\":\"trouble\"},{\"version\":3,\"name\":\"matching\"}]}\n"
     );
     fixture.insert("1", "OrderPlaced", "{}");
     fixture.insert("1", "OrderPaid", r#"{"tenant": "acme"}"#);

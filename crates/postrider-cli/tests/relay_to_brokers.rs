@@ -341,6 +341,9 @@ async fn a_limit_of_nats_is_learned_anew_with_the_connection() {
     assert_eq!(publish(&*sink, &large).await, Ok(()));
 }
 
+/// How long RabbitMQ may take to start on a machine that is busy with other tests.
+const START_MAX: Duration = Duration::from_secs(180);
+
 /// What an operator does about an event that was too large: raise the limit, start the server
 /// anew, try the event again.
 #[tokio::test]
@@ -352,15 +355,16 @@ async fn a_limit_of_rabbitmq_is_learned_anew_with_the_connection() {
     let started = Instant::now();
     // It may listen before it answers. Nobody takes events from the exchange: they come back.
     while publish(&*sink, &small).await.unwrap_err().kind == FailureKind::Unavailable {
-        assert!(started.elapsed() < Duration::from_secs(60), "it does not start");
+        assert!(started.elapsed() < START_MAX, "it does not start");
     }
     assert_eq!(publish(&*sink, &large).await.unwrap_err().kind, FailureKind::Rejected);
     assert_eq!(sink.capabilities().event_bytes_max, 4000);
     let known = publish(&*sink, &large).await.unwrap_err();
     assert!(known.message.contains("at most 4000 are sent"), "{known}");
     server.start_again("max_message_size = 100000");
+    let started = Instant::now();
     while sink.capabilities().event_bytes_max == 4000 {
-        assert!(started.elapsed() < Duration::from_secs(60), "it is not forgotten");
+        assert!(started.elapsed() < START_MAX, "it is not forgotten");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     loop {
@@ -370,7 +374,7 @@ async fn a_limit_of_rabbitmq_is_learned_anew_with_the_connection() {
             break;
         }
         assert_eq!(error.kind, FailureKind::Unavailable, "{error}");
-        assert!(started.elapsed() < Duration::from_secs(120), "{error}");
+        assert!(started.elapsed() < START_MAX, "{error}");
     }
 }
 

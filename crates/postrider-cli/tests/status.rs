@@ -5,9 +5,13 @@
 mod support;
 
 use std::io::{BufRead as _, BufReader};
+use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use serde_json::Value;
+use support::http::serve;
 use support::postgres::Postgres;
 use support::{Fixture, wait_until};
 
@@ -46,6 +50,45 @@ fn it_says_why_a_pipeline_is_not_green() {
     fixture.run(&drain).assert_code(0);
     let parked = status(&fixture, &FROM);
     assert_eq!((&parked["verdict"], codes(&parked)), (&"warn".into(), vec!["parked"]));
+}
+
+#[test]
+fn a_sink_that_refuses_everything_is_in_the_status() {
+    let fixture = Fixture::migrated();
+    for order in 0..20 {
+        fixture.insert(&order.to_string(), "OrderPaid", "{}");
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let is_well = Arc::new(AtomicBool::new(false));
+    let answers = is_well.clone();
+    serve(listener, move |_| (if answers.load(Relaxed) { 204 } else { 403 }, Vec::new()));
+    let config = format!(
+        "[source]\nurl = \"sqlite:app.db\"\n[[pipeline]]\nname = \"hooks\"\n[pipeline.retry]\n\
+         attempts = 100\ninitial = \"10ms\"\nmax = \"50ms\"\n[pipeline.sink]\nurl = \"{url}\"\n\
+         allow_private = true\n"
+    );
+    fixture.write("p.toml", config);
+    let mut relay = fixture.start(&["relay", "--config", "p.toml"]);
+    wait_until("the reason is in the status", || {
+        codes(&status(&fixture, &FROM)).contains(&"trouble")
+    });
+    relay.wait_for("the sink is in trouble; events wait, none is parked");
+    let refused = status(&fixture, &FROM);
+    let why = refused["pipelines"][0]["trouble"]["why"].as_str().unwrap();
+    assert!(why.contains("answered 403"), "{why}");
+    assert_eq!(refused["parked"], 0);
+    let text = fixture.run(&["status", FROM[0], FROM[1]]).assert_code(0).stdout;
+    assert!(text.contains("hooks: the sink has been in trouble for "), "{text}");
+    assert!(text.contains("answered 403"), "{text}");
+    is_well.store(true, Relaxed);
+    wait_until("everything is delivered, and the reason is gone", || {
+        let now = status(&fixture, &FROM);
+        let pipeline = &now["pipelines"][0];
+        pipeline["trouble"].is_null() && now["unpublished"] == 0 && pipeline["deferred"] == 0
+    });
+    relay.signal("TERM");
+    assert!(relay.wait().success());
 }
 
 /// Waits until a counter of the outbox is more than zero, which comes a moment after the session

@@ -201,6 +201,66 @@ fn redis_is_verified_in_every_format() {
     Format::ALL.into_iter().for_each(|format| exercise(&broker, format));
 }
 
+/// What a broker has lost is there again after a replay, although the broker remembers the ids of
+/// what it took.
+fn replay_what_is_lost(url: &str, options: &str, empty: impl AsyncFn(&str)) {
+    let fixture = Fixture::migrated();
+    let topic = format!("replay-{}", Uuid::now_v7().simple());
+    let options = options.replace("TOPIC", &topic);
+    fixture.write(
+        "postrider.toml",
+        format!(
+            "[source]\nurl = \"sqlite://app.db\"\n[[pipeline]]\nname = \"orders\"\n[pipeline.sink]\n\
+             url = \"{url}\"\ntopic = \"{topic}\"\n{options}"
+        ),
+    );
+    let ids = [1, 2, 3].map(|number| fixture.insert(&format!("o{number}"), "OrderPaid", "{}"));
+    drain(&fixture);
+    assert_eq!(verify(&fixture, 0)["lost"]["count"], 0);
+    tokio::runtime::Runtime::new().unwrap().block_on(empty(&topic));
+    assert_eq!(verify(&fixture, 6)["lost"]["count"], 3);
+
+    let replay = ["replay", "--config", "postrider.toml", "--yes"];
+    let ran = fixture.run(&replay).assert_code(0);
+    ran.assert_talk(&["published 3 of 3 events", "read back: 3 of 3 events are there"]);
+    let report = verify(&fixture, 0);
+    let counts = [&report["lost"]["count"], &report["kept"], &report["duplicated"]["count"]];
+    assert_eq!(counts, [0, 3, 0], "{report}");
+    // Consumers know it by its own id.
+    let shown = show(&fixture, &ids[1]);
+    assert_eq!(shown["kept"].as_array().unwrap().len(), 1, "{shown}");
+    // The next replay is another one.
+    let ran = fixture.run(&[&replay[..], &["--json"]].concat()).assert_code(0);
+    assert!(ran.stdout.contains(r#""published":3,"read_back":3,"#), "{}", ran.stdout);
+    assert_eq!(verify(&fixture, 0)["duplicated"]["count"], 3);
+}
+
+#[test]
+fn a_replay_into_nats_is_there_although_its_ids_are_remembered() {
+    let options = "create_missing = true\nstream = \"TOPIC\"\nstream_subjects = [\"TOPIC\"]\n";
+    let url = server("POSTRIDER_TEST_NATS");
+    replay_what_is_lost(&url, options, async |stream: &str| {
+        let (user, address) = url.strip_prefix("nats://").unwrap().split_once('@').unwrap();
+        let (user, password) = user.split_once(':').unwrap();
+        let options = async_nats::ConnectOptions::new();
+        let options = options.user_and_password(user.to_owned(), password.to_owned());
+        let client = options.connect(address).await.unwrap();
+        let stream = async_nats::jetstream::new(client).get_stream(stream).await.unwrap();
+        assert_eq!(stream.purge().await.unwrap().purged, 3);
+    });
+}
+
+#[test]
+fn a_replay_into_redis_is_there_although_its_ids_are_remembered() {
+    let url = server("POSTRIDER_TEST_REDIS");
+    replay_what_is_lost(&url, "create_missing = true\n", async |stream: &str| {
+        let client = redis::Client::open(url.as_str()).unwrap();
+        let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+        let trim = redis::cmd("XTRIM").arg(stream).arg("MAXLEN").arg(0).take();
+        assert_eq!(trim.query_async::<u32>(&mut connection).await, Ok(3));
+    });
+}
+
 #[test]
 fn what_cannot_be_verified_is_said() {
     let fixture = Fixture::migrated();

@@ -1,6 +1,6 @@
 //! The consumer's database, which has the inbox and takes the effects.
 
-use std::time::SystemTime;
+use std::time::Duration;
 
 use postrider::outbox::Answer;
 use postrider::{Claim, Event, Key, Sequence};
@@ -46,7 +46,7 @@ pub trait Database: Clone + Send + Sync + 'static {
     fn prune<'t>(
         tx: &'t mut Self::Tx,
         consumer: &'t str,
-        older_than: SystemTime,
+        older_than: Duration,
         limit: u32,
     ) -> Answer<'t, u64>;
 }

@@ -23,7 +23,7 @@ mod work;
 use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 use tokio::task::{self, JoinSet};
@@ -274,8 +274,7 @@ async fn acknowledge_all<S: Subscription>(
 /// Removes claims that are older than the retention, from time to time.
 async fn prune<D: Database>(processor: Arc<Processor<D>>, retention: Duration) {
     loop {
-        let Some(older_than) = SystemTime::now().checked_sub(retention) else { return };
-        match prune_once(&processor, older_than).await {
+        match prune_once(&processor, retention).await {
             Ok(removed) if removed >= u64::from(PRUNE_BATCH) => continue,
             Ok(_) => {}
             Err(error) => {
@@ -290,10 +289,10 @@ async fn prune<D: Database>(processor: Arc<Processor<D>>, retention: Duration) {
 /// Removes one batch of them; answers how many these were.
 pub(crate) async fn prune_once<D: Database>(
     processor: &Processor<D>,
-    older_than: SystemTime,
+    retention: Duration,
 ) -> Result<u64, postrider::WriteError> {
     let mut tx = processor.database.begin().await?;
-    let removed = D::prune(&mut tx, &processor.consumer, older_than, PRUNE_BATCH).await?;
+    let removed = D::prune(&mut tx, &processor.consumer, retention, PRUNE_BATCH).await?;
     D::commit(tx).await?;
     Ok(removed)
 }

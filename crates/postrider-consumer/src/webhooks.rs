@@ -22,14 +22,16 @@
 //! facts in headers, whoever sees a request could send it again with another type. HTTPS keeps them
 //! out; with `cloudevents-structured` everything is in the body.
 
+mod body;
 mod headers;
 mod refusal;
+mod slots;
 mod verifier;
 mod webhook;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use axum::extract::Request;
 use axum::http::{StatusCode, header};
@@ -39,7 +41,10 @@ use postrider::{Claim, Event};
 use tokio::sync::Semaphore;
 
 pub use self::refusal::Refusal;
-pub use self::verifier::{BODY_BYTES_MAX, BadSecret, NotGenuine, TOLERANCE, Verifier};
+use self::slots::Slots;
+pub use self::verifier::{
+    BODY_BYTES_MAX, BODY_RATE_MIN, BadSecret, NotGenuine, TOLERANCE, Verifier,
+};
 pub use self::webhook::Webhook;
 use crate::consumer::{Consumer, ConsumerError};
 use crate::database::Database;
@@ -49,19 +54,49 @@ use crate::runtime::{PRUNE_BATCH, PRUNE_EVERY, prune_once};
 /// When the sender should try again, in seconds.
 const RETRY_AFTER_SECONDS: u64 = 2;
 
-/// So many bodies are in memory at most before it is known whether they are genuine.
+/// So many bodies that are not small are in memory at most before it is known whether they are
+/// genuine.
 const READING_MAX: usize = 128;
+
+/// So many of them are from one peer at most.
+pub const BODIES_PER_PEER: usize = 32;
 
 /// Deliveries by HTTP, in the place of a subscription. See [`Consumer::into_route`].
 #[derive(Clone, Debug)]
 pub struct Webhooks {
     verifier: Verifier,
+    bodies_per_peer: usize,
+    proxies: usize,
 }
 
 impl Webhooks {
     /// Takes requests that the verifier finds genuine.
     pub fn new(verifier: Verifier) -> Self {
-        Self { verifier }
+        Self { verifier, bodies_per_peer: BODIES_PER_PEER, proxies: 0 }
+    }
+
+    /// How many bodies of more than 16 KiB are read at a time from one address of IPv4, or one
+    /// network of 64 bits of IPv6. Others of it wait, and no other peer does. At least 1, defaults
+    /// to 32; all peers together have 128.
+    ///
+    /// The address is known if the router is served by
+    /// [`into_make_service_with_connect_info::<SocketAddr>()`](axum::Router::into_make_service_with_connect_info);
+    /// otherwise there is no limit per peer. Behind a proxy all peers have its address: see
+    /// [`proxies`](Self::proxies).
+    #[must_use]
+    pub fn bodies_per_peer(mut self, bodies: usize) -> Self {
+        self.bodies_per_peer = bodies.max(1);
+        self
+    }
+
+    /// How many proxies of your own each request passes: a peer is then whom the first of them was
+    /// connected to by, as `x-forwarded-for` says, in which each proxy appends an address. Defaults
+    /// to 0: the header is not read, as anybody can write it. With a number that is too large,
+    /// strangers can choose their addresses.
+    #[must_use]
+    pub fn proxies(mut self, proxies: usize) -> Self {
+        self.proxies = proxies;
+        self
     }
 }
 
@@ -71,7 +106,9 @@ impl<D: Database> Consumer<D, Webhooks> {
     ///
     /// The order of a key's events and how many come at once is up to the sender. At most
     /// [`concurrency`](Self::concurrency) transactions are open; when [`window`](Self::window)
-    /// requests are there, more are answered with 503. What is about trying again does not apply:
+    /// genuine requests are there, more are answered with 503. Requests that come slowly and are
+    /// not known to be genuine do not keep them waiting: see [`Webhooks::bodies_per_peer`] and
+    /// [`Verifier::body_rate_min`]. What is about trying again does not apply:
     /// the sender does. Of two deliveries of an event at once one waits for the other. Old claims
     /// are removed in passing. If the sender no longer waits for the answer, a handler that has not
     /// ended is dropped, and its transaction rolled back.
@@ -115,13 +152,14 @@ impl<D: Database> Consumer<D, Webhooks> {
         if let Some(problem) = self.problem() {
             return Err(ConsumerError::Misconfigured(problem));
         }
-        let (processor, Webhooks { verifier }, options) = self.into_parts();
+        let (processor, webhooks, options) = self.into_parts();
         let receiver = Arc::new(Receiver {
             processor,
-            verifier,
+            verifier: webhooks.verifier,
+            slots: Slots::new(READING_MAX, webhooks.bodies_per_peer),
+            proxies: webhooks.proxies,
             window: options.window,
             in_flight: AtomicUsize::new(0),
-            reading: Semaphore::new(READING_MAX),
             transactions: Semaphore::new(options.concurrency.min(Semaphore::MAX_PERMITS)),
             retention: options.retention,
             prune_at: Mutex::new(Instant::now()),
@@ -137,10 +175,12 @@ impl<D: Database> Consumer<D, Webhooks> {
 struct Receiver<D: Database> {
     processor: Processor<D>,
     verifier: Verifier,
+    /// For requests whose body is being read.
+    slots: Slots,
+    proxies: usize,
     window: usize,
+    /// Genuine requests that are not answered.
     in_flight: AtomicUsize,
-    /// Requests whose body is being read.
-    reading: Semaphore,
     transactions: Semaphore,
     retention: Duration,
     prune_at: Mutex<Instant>,
@@ -148,14 +188,8 @@ struct Receiver<D: Database> {
 
 impl<D: Database> Receiver<D> {
     async fn receive(&self, request: Request) -> Response {
-        let place = Place::take(self);
-        if place.count > self.window {
-            return again(StatusCode::SERVICE_UNAVAILABLE, "there are too many requests at once");
-        }
-        // Anybody can begin to send a body.
-        let reading = self.reading.acquire().await.expect("it is never closed");
-        let webhook = Webhook::read(&self.verifier, request).await;
-        drop(reading);
+        let slots = Some((&self.slots, self.proxies));
+        let webhook = Webhook::read(&self.verifier, slots, request).await;
         let event = match webhook.and_then(|webhook| webhook.event()) {
             Ok(event) => event,
             Err(refusal) => {
@@ -165,6 +199,11 @@ impl<D: Database> Receiver<D> {
                 return refusal.into_response();
             }
         };
+        // Strangers have no place among those that are genuine.
+        let place = Place::take(self);
+        if place.count > self.window {
+            return again(StatusCode::SERVICE_UNAVAILABLE, "there are too many requests at once");
+        }
         self.processor.metrics.received(1);
         let transaction = self.transactions.acquire().await;
         let _transaction = transaction.expect("it is never closed");
@@ -223,8 +262,7 @@ impl<D: Database> Receiver<D> {
             }
             *at = now + PRUNE_EVERY;
         }
-        let Some(older_than) = SystemTime::now().checked_sub(self.retention) else { return };
-        match prune_once(&self.processor, older_than).await {
+        match prune_once(&self.processor, self.retention).await {
             Ok(removed) if removed >= u64::from(PRUNE_BATCH) => {
                 *self.prune_at.lock().unwrap_or_else(PoisonError::into_inner) = now;
             }

@@ -4,6 +4,8 @@
 
 #[path = "webhooks/service.rs"]
 mod service;
+#[path = "webhooks/starvation.rs"]
+mod starvation;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -79,7 +81,7 @@ async fn what_is_not_genuine_is_turned_away() {
     let event = order_paid().build().unwrap();
     for secrets in [&[OTHER_SECRET][..], &[]] {
         let error = service.publish_by(&event, Format::Payload, secrets).await.unwrap_err();
-        assert_eq!(error.kind, FailureKind::Misconfigured, "{error}");
+        assert_eq!(error.kind, FailureKind::Refused, "{error}");
     }
     let genuine = Request::new(&event);
     let sent: i64 = genuine.get("webhook-timestamp").parse().unwrap();

@@ -81,7 +81,32 @@ pub struct OutboxStatus {
     pub written: Option<u64>,
     /// The pipelines that have ever read it, by name; one named `default` if there were none.
     pub pipelines: Vec<PipelineStatus>,
+    /// Events that no pipeline matches.
+    pub unmatched: Unmatched,
 }
+
+/// Events that are not marked as published and are of aggregate types that no pipeline matches, of
+/// the oldest and the newest, [`COUNT_MAX`] rows in all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unmatched {
+    /// How many.
+    pub events: u64,
+    /// Their types, the most frequent first, at most [`UNMATCHED_TYPES_MAX`].
+    pub aggregate_types: Vec<String>,
+}
+
+impl Unmatched {
+    /// From types and how many events there are of each, the most frequent first.
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    pub(crate) fn of(types: Vec<(String, u64)>) -> Self {
+        let events = types.iter().map(|(_, count)| count).sum();
+        let names = types.into_iter().map(|(name, _)| name);
+        Self { events, aggregate_types: names.take(UNMATCHED_TYPES_MAX).collect() }
+    }
+}
+
+/// So many aggregate types are named that no pipeline matches.
+pub const UNMATCHED_TYPES_MAX: usize = 10;
 
 /// How one pipeline stands.
 #[derive(Clone, Debug, PartialEq)]
@@ -104,6 +129,8 @@ pub struct PipelineStatus {
     pub blocked_keys: u64,
     /// When the pipeline last settled something as delivered; what it sets aside does not count.
     pub last_settled_at: Option<SystemTime>,
+    /// What is wrong with its sink as a whole, as the relay that runs it, or ran it last, has noted.
+    pub trouble: Option<SinkTrouble>,
     /// Who may read each shard, by shard; empty where no lease is needed.
     pub leases: Vec<LeaseStatus>,
     /// What keeps the server's log for it, if the log is read, or should be.
@@ -119,6 +146,15 @@ impl PipelineStatus {
     pub fn keys_in_trouble(&self) -> u64 {
         self.blocked_keys.saturating_sub(self.paused_keys.waiting)
     }
+}
+
+/// What is wrong with a pipeline's sink as a whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SinkTrouble {
+    /// The last error.
+    pub why: String,
+    /// Since when something is wrong.
+    pub since: SystemTime,
 }
 
 /// Who may read a shard of an outbox.

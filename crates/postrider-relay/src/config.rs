@@ -34,7 +34,7 @@ use self::problem::Report;
 use self::section::Section;
 use self::tree::{Table, Value};
 use crate::pipeline::{Options, Ordering};
-use crate::secret::SecretUrl;
+use crate::secret::{Secret, SecretUrl};
 use crate::sinks::SinkSpec;
 
 pub use self::environment::Environment;
@@ -42,7 +42,7 @@ pub use self::flags::Flags;
 pub use self::problem::{Origin, Problem, Problems};
 pub use self::quantity::duration as parse_duration;
 pub use self::quantity::size as parse_size;
-pub use crate::sources::{Mode, Progress};
+pub use crate::sources::{Mode, Progress, StartAt};
 pub use postrider::schema::TableName;
 
 /// The name of the pipeline that flags describe.
@@ -79,10 +79,15 @@ pub struct SourceConfig {
 }
 
 /// Where the relay serves `/metrics`, `/livez` and `/readyz`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpConfig {
     /// An address of this host. With port 0 it is any that is free, and the log says which.
     pub listen: SocketAddr,
+    /// What a request has to bring as `authorization: Bearer …`, if anything.
+    pub token: Option<Secret>,
+    /// Names that the relay goes by in the header `Host`, besides numeric addresses and
+    /// `localhost`. None are these two on a loopback address, and any name on another one.
+    pub hosts: Vec<String>,
 }
 
 /// When published events are removed.
@@ -94,6 +99,9 @@ pub struct PruneConfig {
     pub every: Duration,
     /// The folder that what is removed is written to before it goes.
     pub archive: Option<PathBuf>,
+    /// Whether events go as well that no pipeline has published, because none matches their type.
+    /// Defaults to `false`.
+    pub unmatched: bool,
 }
 
 /// When a relay looks for [events that were missed](crate::reconcile).
@@ -132,6 +140,8 @@ pub struct PipelineConfig {
     pub max_retained_wal: u64,
     /// How progress is kept. Defaults to [`Progress::Mark`].
     pub progress: Progress,
+    /// Where it begins if it is new. Defaults to [`StartAt::Oldest`].
+    pub start: StartAt,
     /// Only events of these aggregate types; empty means all.
     pub aggregate_types: Vec<String>,
     /// Into how many shards the keys are divided, each of which one relay at a time has.
@@ -158,6 +168,7 @@ impl fmt::Debug for PipelineConfig {
             .field("mode", &self.mode)
             .field("max_retained_wal", &self.max_retained_wal)
             .field("progress", &self.progress)
+            .field("start", &self.start)
             .field("aggregate_types", &self.aggregate_types)
             .field("shards", &self.shards)
             .field("lease", &self.lease)

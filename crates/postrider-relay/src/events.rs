@@ -204,9 +204,10 @@ pub struct Blocker {
 /// What became of a stored event in a pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It is published.
+    /// The pipeline has published it.
     Published,
-    /// The pipeline does not read its aggregate type.
+    /// It is not for this pipeline: it does not match its aggregate type, or did not when it came
+    /// to it; or another pipeline had published it, or it was there, before this one began.
     NotItsOwn,
     /// It is yet to be read, or under way; or the pipeline never ran.
     Waiting,
@@ -217,15 +218,21 @@ pub enum Fate {
 }
 
 impl Fate {
-    /// Of an event that is set aside in this state, if it is, that the pipeline reads or not, and
-    /// has settled or not.
+    /// Of an event that is set aside in this state, if it is, that the pipeline reads or not, is
+    /// past or not, and has published itself or not.
     #[cfg(any(feature = "postgres", feature = "sqlite"))]
-    pub(crate) fn of(state: Option<&str>, is_its_own: bool, is_settled: bool) -> Self {
+    pub(crate) fn of(
+        state: Option<&str>,
+        is_its_own: bool,
+        is_settled: bool,
+        is_published: bool,
+    ) -> Self {
         match state {
             Some(DISCARDED) => Self::Discarded,
             Some(_) => Self::SetAside,
             None if !is_its_own => Self::NotItsOwn,
-            None if is_settled => Self::Published,
+            None if is_published => Self::Published,
+            None if is_settled => Self::NotItsOwn,
             None => Self::Waiting,
         }
     }

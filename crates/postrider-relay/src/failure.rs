@@ -1,7 +1,7 @@
-//! Why an event could not be published: five kinds, each naming the reaction.
+//! Why an event could not be published: six kinds, each naming the reaction.
 //!
-//! The kind is all that the pipeline looks at; `pipeline::decision` is
-//! the one place that turns it into an action.
+//! The pipeline looks at the kind and at the few facts beside it; `pipeline::decision` is the one
+//! place that turns them into an action.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,8 +13,13 @@ pub enum FailureKind {
     Unavailable,
     /// The sink asks to slow down. Waits as told; counts no attempt.
     Throttled,
-    /// This event can never be accepted. Parks it.
+    /// This event can never be accepted. Parks it, unless the target says so
+    /// ([`by_target`](SinkError::by_target)) to one key after the other.
     Rejected,
+    /// The target refuses this event, and it may be the fault of this event or of everybody: 403,
+    /// a redirect, a topic that is not there. Counts an attempt, parks it after the last one; from
+    /// many keys in a row it is an outage.
+    Refused,
     /// This event failed and may work later. Counts an attempt, parks it after the last one.
     Failed,
     /// An operator must act. Stops this pipeline.
@@ -23,8 +28,14 @@ pub enum FailureKind {
 
 impl FailureKind {
     /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::Unavailable, Self::Throttled, Self::Rejected, Self::Failed, Self::Misconfigured];
+    pub const ALL: [Self; 6] = [
+        Self::Unavailable,
+        Self::Throttled,
+        Self::Rejected,
+        Self::Refused,
+        Self::Failed,
+        Self::Misconfigured,
+    ];
 
     /// The kind's name in tables, logs and metrics.
     pub fn as_str(self) -> &'static str {
@@ -32,6 +43,7 @@ impl FailureKind {
             Self::Unavailable => "unavailable",
             Self::Throttled => "throttled",
             Self::Rejected => "rejected",
+            Self::Refused => "refused",
             Self::Failed => "failed",
             Self::Misconfigured => "misconfigured",
         }
@@ -54,12 +66,55 @@ pub struct SinkError {
     pub message: String,
     /// How long the sink asks to be left alone.
     pub retry_after: Option<Duration>,
+    /// Several messages were refused together, and it need not be because of this one. The
+    /// pipeline sends fewer of them at a time, until one is refused by itself.
+    pub in_company: bool,
+    /// The trouble is the message's topic: it is not there, or not for us. If the event chose the
+    /// topic, the pipeline takes [`Misconfigured`](FailureKind::Misconfigured) for
+    /// [`Refused`](FailureKind::Refused).
+    pub about_topic: bool,
+    /// The target said so, about this event, and the sink cannot know whether it would say the
+    /// same about every event. Only looked at if it is [`Rejected`](FailureKind::Rejected).
+    pub by_target: bool,
 }
 
 impl SinkError {
     /// An error that asks for no particular pause.
     pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), retry_after: None }
+        Self {
+            kind,
+            message: message.into(),
+            retry_after: None,
+            in_company: false,
+            about_topic: false,
+            by_target: false,
+        }
+    }
+
+    /// Says whether several messages were refused together, of which another one may be to
+    /// blame.
+    #[must_use]
+    pub fn with_company(mut self, in_company: bool) -> Self {
+        self.in_company = in_company;
+        self
+    }
+
+    /// An operator must act on the message's topic, or whoever has chosen it.
+    pub fn of_topic(message: impl Into<String>) -> Self {
+        Self { about_topic: true, ..Self::new(FailureKind::Misconfigured, message) }
+    }
+
+    /// The target said that it will never accept this event.
+    pub fn rejected_by_target(message: impl Into<String>) -> Self {
+        Self { by_target: true, ..Self::new(FailureKind::Rejected, message) }
+    }
+
+    /// Takes in whether the message's topic is the one that the configuration names for all
+    /// events. A topic that came from the event is that event's matter.
+    pub fn judge_topic(&mut self, is_fixed: bool) {
+        if self.about_topic && !is_fixed && self.kind == FailureKind::Misconfigured {
+            self.kind = FailureKind::Refused;
+        }
     }
 
     /// Adds how long the sink asks to be left alone.
@@ -79,4 +134,22 @@ pub struct Failure {
     pub message: String,
     /// How often publishing has failed, this time included.
     pub attempts: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_topic_is_the_events_matter_unless_it_is_fixed() {
+        let kind = |mut error: SinkError, is_fixed| {
+            error.judge_topic(is_fixed);
+            error.kind
+        };
+        assert_eq!(kind(SinkError::of_topic("no"), true), FailureKind::Misconfigured);
+        assert_eq!(kind(SinkError::of_topic("no"), false), FailureKind::Refused);
+        for other in FailureKind::ALL {
+            assert_eq!(kind(SinkError::new(other, "no"), false), other);
+        }
+    }
 }

@@ -149,7 +149,8 @@ pub fn encode(
             (Attributes::Debezium, event.content_type().to_owned(), event.payload().clone())
         }
     };
-    Ok(Message { event, topic, key, headers, attributes, content_type, body })
+    let deduplication_id = event.id();
+    Ok(Message { event, deduplication_id, topic, key, headers, attributes, content_type, body })
 }
 
 /// The event's headers, then the configured ones, which replace those of the same name.

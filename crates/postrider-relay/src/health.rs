@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use crate::admin::{COUNT_MAX, LeaseStatus, PipelineStatus};
+use crate::admin::{COUNT_MAX, LeaseStatus, PipelineStatus, SinkTrouble};
 use crate::amounts::{age as age_of, size};
 use crate::diagnosis::Level;
 use crate::pauses::{Pause, PausedKeys};
@@ -31,7 +31,7 @@ impl Default for Thresholds {
 }
 
 /// Every [`Reason::code`].
-pub const REASONS: [&str; 11] = [
+pub const REASONS: [&str; 12] = [
     "blocked",
     "late",
     "never_run",
@@ -43,6 +43,7 @@ pub const REASONS: [&str; 11] = [
     "slot_inactive",
     "slot_lost",
     "slot_wal",
+    "trouble",
 ];
 
 /// One reason why a pipeline is not green.
@@ -70,6 +71,7 @@ pub fn reasons(pipeline: &PipelineStatus, thresholds: &Thresholds, now: SystemTi
         // Somebody wants it to stand still.
         Some(pause) => reasons.push(paused(pause, now)),
         None => {
+            reasons.extend(trouble(pipeline, thresholds, now));
             reasons.extend(ownerless(pipeline, thresholds));
             reasons.extend(late(pipeline, thresholds));
             reasons.extend(silent(pipeline, thresholds, now));
@@ -111,6 +113,15 @@ fn paused_keys(keys: &PausedKeys) -> Option<Reason> {
     let what = format!("{what} paused: {}{more}", names.join(", "));
     let command = format!("postrider resume --key {}", word(&first.to_string()));
     Some(reason("paused_keys", Level::Warn, what).helped_by(command))
+}
+
+/// A relay cannot publish anything.
+fn trouble(pipeline: &PipelineStatus, thresholds: &Thresholds, now: SystemTime) -> Option<Reason> {
+    let SinkTrouble { why, since } = pipeline.trouble.as_ref()?;
+    let lasts = now.duration_since(*since).unwrap_or_default();
+    let level = if lasts >= thresholds.late { Level::Fail } else { Level::Warn };
+    let what = format!("the sink has been in trouble for {}: {why}", age_of(lasts));
+    Some(reason("trouble", level, what).helped_by("postrider doctor"))
 }
 
 /// Something is there to be done by a relay.

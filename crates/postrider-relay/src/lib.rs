@@ -20,6 +20,7 @@ pub mod keys;
 pub mod operator;
 pub mod pauses;
 pub mod pipeline;
+pub mod private_files;
 pub mod prune;
 pub mod readback;
 pub mod reconcile;
@@ -37,6 +38,12 @@ pub mod source;
 pub mod sources;
 mod suggestion;
 pub mod telemetry;
-#[cfg(any(feature = "nats", feature = "postgres", feature = "rabbitmq", feature = "redis"))]
+#[cfg(any(
+    feature = "https",
+    feature = "nats",
+    feature = "postgres",
+    feature = "rabbitmq",
+    feature = "redis"
+))]
 mod tls;
 pub mod verification;

@@ -25,8 +25,8 @@
 //! - A source that was told that another relay *has* taken over
 //!   ([`SourceErrorKind::Lost`]) ends the run in the same way, at once. Nothing more is settled,
 //!   and the source is not closed: there is nothing left to give back.
-//! - A run that the source ends for good gives the lease back without closing the source: to the
-//!   next start it is a crash.
+//! - A run that the source ends for good gives the lease back without closing the source. The
+//!   error was told, so it is no crash to the next start.
 //! - A lease that another relay *wants* is given back in order: the run stops as it does at a
 //!   shutdown, and ends with [`PipelineError::HandedOver`].
 //!
@@ -35,6 +35,7 @@
 pub mod breaker;
 mod calling;
 pub mod care;
+mod company;
 pub mod decision;
 pub mod engine;
 mod intake;
@@ -45,6 +46,7 @@ mod log;
 pub mod options;
 mod run;
 pub mod status;
+mod unsettled;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -190,7 +192,8 @@ impl Pipeline {
                     warn!(pipeline = name, error = error.details(), "closing the source failed");
                 }
             }
-            // No orderly end. If this is the end of the process, too, nobody else gives it back.
+            // No orderly end, and no crash either: why it has ended is told. If this is the end of
+            // the process, too, nobody else gives it back.
             Err(PipelineError::Source(_) | PipelineError::Unsettled) => {
                 drop(timeout(GIVE_BACK_MAX, source.give_back()).await);
             }

@@ -2,10 +2,11 @@
 //!
 //! # What goes
 //!
-//! A row of the outbox goes when every pipeline that ever read the outbox has it behind it, and
-//! it is older than [`PruneOptions::keep`]: since it was published, or, where nothing is written
+//! A row of the outbox goes when every pipeline that ever read the outbox has it behind it, one of
+//! them has published it or set it aside, and it is older than [`PruneOptions::keep`]: since it was published, or, where nothing is written
 //! when a row is published (`progress = "cursor"`), since it was written. A pipeline that stands
-//! still holds on to what it has not published yet, and [`Pruned::left`] names it. An outbox that
+//! still holds on to what it has not published yet, and [`Pruned::left`] names it. What no pipeline
+//! matches stays, unless [`PruneOptions::unmatched`] says that it need not. An outbox that
 //! no pipeline has ever read loses nothing. Dead letters do not stand in the outbox: they go when
 //! an operator discards them, and never by themselves. That one was discarded is forgotten when
 //! that is as long ago.
@@ -67,6 +68,9 @@ pub struct PruneOptions {
     pub keep: Duration,
     /// The folder of the archive, which must exist; without one, what is removed is gone.
     pub archive: Option<PathBuf>,
+    /// What no pipeline has published goes as well, once every pipeline is past it: events of
+    /// aggregate types that none matches.
+    pub unmatched: bool,
     /// Only look, and change nothing.
     pub dry_run: bool,
     /// Where an earlier search left off; without it this one begins with the oldest row.
@@ -104,6 +108,8 @@ pub enum Left {
     Pipeline(String),
     /// Somebody else prunes the outbox just now.
     Busy,
+    /// No pipeline matches its aggregate type, or did when it came to it.
+    Unmatched,
     /// This partition was in use all the time.
     Locked(String),
     /// A stop was asked for before the end.
@@ -139,6 +145,11 @@ impl fmt::Display for Left {
             Self::Pipeline(name) => {
                 write!(f, "pipeline {name:?} has not published everything that is old enough")
             }
+            Self::Unmatched => f.write_str(
+                "events that no pipeline has published stay, because none matches their aggregate \
+                 type; add it to `match` of a pipeline, or let them go: unmatched = true in \
+                 [prune], or prune --unmatched",
+            ),
             Self::Busy => f.write_str("the outbox is being pruned by somebody else just now"),
             Self::Locked(partition) => {
                 write!(f, "partition {partition:?} is in use; it is tried again next time")

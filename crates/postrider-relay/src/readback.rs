@@ -46,4 +46,6 @@ pub struct Kept {
     pub place: String,
     /// When it was sent, where the broker knows.
     pub sent_at: Option<SystemTime>,
+    /// A [replay](crate::replay) has sent it.
+    pub is_replay: bool,
 }

@@ -229,9 +229,10 @@ impl Relay {
                 }
             },
         };
+        let names: Vec<String> = plans.iter().map(Plan::name).collect();
         let parts = |plan: Plan| {
             let pauses = PauseWatch::new(&plan.name(), paused.clone());
-            (plan.name(), plan.into_parts(&name, &hint, pauses, &shutdown))
+            (plan.name(), plan.into_parts(&names, &name, &hint, pauses, &shutdown))
         };
         let pipelines: Vec<_> = plans.into_iter().map(parts).collect();
         for (watched, _) in pipelines.iter().flat_map(|(_, parts)| parts) {
@@ -256,6 +257,7 @@ impl Plan {
 
     fn into_parts(
         self,
+        companions: &[String],
         relay: &str,
         hint: &Hint,
         pauses: PauseWatch,
@@ -271,7 +273,8 @@ impl Plan {
             Self::Configured(configured) => {
                 let (source, config) = *configured;
                 log_start(&source, &config, relay);
-                let shards = ShardPlan::all(&source, &config, relay, hint, &pauses).into_iter();
+                let shards =
+                    ShardPlan::all(&source, &config, companions, relay, hint, &pauses).into_iter();
                 let part =
                     |shard: ShardPlan| (shard.watched.clone(), shard.run(shutdown.clone()).boxed());
                 shards.map(part).collect()

@@ -6,7 +6,13 @@
 //! of the outbox, one of a key at a time where the sink does not keep their order, one call at a
 //! time. The first event that cannot be published ends it: nothing overtakes it. How far it came
 //! is a position, from which it can go on; what had gone out beyond that is then sent once more.
+//!
+//! A sink that remembers what it took would answer that it has these events, and store nothing,
+//! even if what it had stored is gone. So the messages of a run have deduplication ids of their own
+//! ([`message`]): the sink knows the run's second tries, and no earlier ones. Where the sink can be
+//! read back, [`Noting`] finds out whether the events are there.
 
+mod confirmation;
 mod queue;
 
 use std::collections::HashSet;
@@ -16,6 +22,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use uuid::Uuid;
 
+pub use self::confirmation::{Confirmation, Noting};
 use self::queue::Queue;
 use crate::config::PipelineConfig;
 use crate::events::{Events, Fate, Stored, Wanted};
@@ -132,6 +139,13 @@ pub fn encoding(mut encoding: Encoding) -> Encoding {
     encoding
 }
 
+/// The message of one run of a replay: known by an id that is made of both, so that the tries of
+/// the run are the same for the sink and those of anybody else are not.
+pub fn message(message: Message, run: Uuid) -> Message {
+    let deduplication_id = Uuid::new_v5(&run, message.event.id().as_bytes());
+    Message { deduplication_id, ..message }
+}
+
 /// The sink of a pipeline, for a replay: without what it keeps about the pipeline's progress.
 pub fn sink(config: &PipelineConfig) -> SinkSpec {
     let mut sink = config.sink.clone();
@@ -198,13 +212,15 @@ impl Replay {
         let (pace, shutdown) = (Pace::new(self.rate), shutdown.clone());
         let topic = &self.encoding.route.topic;
         let spans = Spans::new("replay", &sink.capabilities(), topic, None);
-        let mut run = Run { replay: self, events, sink, spans, replayed, pace, shutdown };
+        let id = Uuid::now_v7();
+        let mut run = Run { id, replay: self, events, sink, spans, replayed, pace, shutdown };
         let result = run.publish_all(&mut tell).await;
         (run.replayed, result)
     }
 }
 
 struct Run<'r> {
+    id: Uuid,
     replay: &'r Replay,
     events: &'r dyn Events,
     sink: &'r dyn Sink,
@@ -261,13 +277,14 @@ impl Run<'_> {
             }
         }
         let mut failures = 0;
+        let mut most = usize::MAX;
         while let Some(first) = queue.first() {
             self.replayed.position = self.replayed.position.max(first - 1);
             if self.shutdown.is_requested() {
                 return Ok(());
             }
             let capabilities = self.sink.capabilities();
-            let indexes = queue.next_call(&capabilities, self.pace.events_max);
+            let indexes = queue.next_call(&capabilities, self.pace.events_max.min(most));
             let messages: Vec<Message> = queue.messages(&indexes);
             self.pace.wait(messages.len()).await;
             let results = self.call(&messages).await;
@@ -275,9 +292,21 @@ impl Run<'_> {
             let failed = queue.settle(&indexes, results);
             self.replayed.published += (before - queue.len()) as u64;
             failures = if queue.len() < before { 0 } else { failures + 1 };
+            most = match &failed {
+                // Fewer at a time, until one is refused by itself.
+                Some((.., error)) if error.in_company && indexes.len() > 1 => {
+                    most = indexes.len() / 2;
+                    continue;
+                }
+                Some(_) => most,
+                None => most.saturating_mul(2),
+            };
             if let Some((position, event_id, error)) = failed {
                 let passes = match error.kind {
-                    FailureKind::Unavailable | FailureKind::Throttled | FailureKind::Failed => true,
+                    FailureKind::Failed
+                    | FailureKind::Refused
+                    | FailureKind::Throttled
+                    | FailureKind::Unavailable => true,
                     FailureKind::Rejected | FailureKind::Misconfigured => false,
                 };
                 if !passes || failures >= FAILURES_MAX {
@@ -298,7 +327,7 @@ impl Run<'_> {
     }
 
     fn encode(&self, event: std::sync::Arc<postrider::Event>) -> Result<Message, SinkError> {
-        let message = self.replay.encoding.encode(event)?;
+        let message = message(self.replay.encoding.encode(event)?, self.id);
         let (bytes, max) = (message.body.len(), self.sink.capabilities().event_bytes_max);
         if bytes <= max {
             return Ok(message);

@@ -12,6 +12,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use postrider::Event;
 use tokio::time::Instant;
+use uuid::Uuid;
 
 pub use crate::failure::{FailureKind, SinkError};
 
@@ -32,9 +33,21 @@ pub trait Sink: Send + Sync {
     /// Publishes messages; the answer has exactly one result for each, in their order.
     ///
     /// Messages of different keys are independent: the failure of one says nothing about
-    /// another. With [`ordered_by_key`](SinkCapabilities::ordered_by_key), messages of one key
+    /// another, unless the answer says that they were refused
+    /// [in company](SinkError::in_company). With [`ordered_by_key`](SinkCapabilities::ordered_by_key), messages of one key
     /// become durable in their order, and after one has failed, no later one of its key does.
     async fn publish(&self, messages: &[Message]) -> Vec<Result<(), SinkError>>;
+
+    /// Whether it wants to hear what is [settled](Self::settled).
+    fn follows_settlements(&self) -> bool {
+        false
+    }
+
+    /// Tells what the source has written down of events, by their ids: those that were delivered
+    /// never come again, those that were set aside do, at some time. An event of which nothing was
+    /// told comes again after a crash. Only for sinks that
+    /// [want to hear it](Self::follows_settlements).
+    fn settled(&self, _delivered: &[Uuid], _set_aside: &[Uuid]) {}
 
     /// Ends the connection. Nothing is under way any more.
     async fn close(self: Box<Self>) -> Result<(), SinkError>;
@@ -48,7 +61,8 @@ pub struct SinkCapabilities {
     /// One call may hold several messages of one key: the sink keeps their order and lets no
     /// later one of a key become durable after one has failed.
     pub ordered_by_key: bool,
-    /// The sink recognises an event id that it has already made durable.
+    /// The sink recognises a [`deduplication_id`](Message::deduplication_id) that it has already
+    /// made durable, for as long as it remembers it, and does not store the message again.
     pub deduplicates: bool,
     /// Largest message body that can be accepted.
     pub event_bytes_max: usize,
@@ -65,6 +79,10 @@ pub struct SinkCapabilities {
 pub struct Message {
     /// The event.
     pub event: Arc<Event>,
+    /// By which a sink that [deduplicates](SinkCapabilities::deduplicates) knows that it has the
+    /// message: the event's id, or one of its own for each [replay](crate::replay), which is to be
+    /// stored although the event was seen. Consumers know the event by its id, which is the same.
+    pub deduplication_id: Uuid,
     /// Where it goes, for sinks that have topics, subjects, queues or streams.
     pub topic: String,
     /// What keeps related messages together, for sinks that have partitions.

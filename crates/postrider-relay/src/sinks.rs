@@ -29,7 +29,7 @@ pub mod http;
 pub(crate) mod json_lines;
 #[cfg(feature = "kafka")]
 pub mod kafka;
-#[cfg(any(feature = "kafka", feature = "redis"))]
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
 mod kept_ids;
 #[cfg(any(feature = "nats", feature = "rabbitmq", feature = "redis"))]
 mod last_try;
@@ -43,12 +43,24 @@ pub mod rabbitmq;
 #[cfg(feature = "redis")]
 pub mod redis;
 pub mod stdout;
-#[cfg(any(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis"))]
+#[cfg(any(
+    feature = "http",
+    feature = "kafka",
+    feature = "nats",
+    feature = "rabbitmq",
+    feature = "redis"
+))]
 mod tls;
 
 pub use self::memory::MemorySink;
 pub use self::problem::Problem;
-#[cfg(any(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis"))]
+#[cfg(any(
+    feature = "http",
+    feature = "kafka",
+    feature = "nats",
+    feature = "rabbitmq",
+    feature = "redis"
+))]
 pub use self::tls::TlsOptions;
 pub use crate::secret::Secret;
 
@@ -106,6 +118,8 @@ pub struct PipelineFacts {
     pub name: String,
     /// The topic of all events, if its template names no field: a check looks for it.
     pub topic: Option<String>,
+    /// The names of the headers that the configuration gives each event.
+    pub header_names: Vec<String>,
     /// The longest time between the first try of an event and its last one.
     pub retry_horizon: Duration,
     /// The longest time of a call, after which it is given up and its events have failed. `None`
@@ -170,6 +184,20 @@ impl SinkSpec {
         }
     }
 
+    /// Whether what it has published can be [read back](Self::read_back).
+    pub fn is_readable(&self) -> bool {
+        match self.read() {
+            Ok(SinkOptions::File(_)) => true,
+            #[cfg(feature = "kafka")]
+            Ok(SinkOptions::Kafka(_)) => true,
+            #[cfg(feature = "nats")]
+            Ok(SinkOptions::Nats(_)) => true,
+            #[cfg(feature = "redis")]
+            Ok(SinkOptions::Redis(_)) => true,
+            _ => false,
+        }
+    }
+
     /// Begins to read back what it has published.
     pub async fn read_back(&self, scope: &Scope) -> Result<Box<dyn Readback>, SinkError> {
         let options = self.read().map_err(problem::misconfigured)?;
@@ -224,7 +252,7 @@ impl SinkSpec {
             }
             #[cfg(feature = "http")]
             "http" | "https" => {
-                let options = http::Options::read(&self.url, &mut reader);
+                let options = http::Options::read(&self.url, &self.pipeline, &mut reader);
                 let problems = options.problems();
                 (SinkOptions::Http(options), problems)
             }

@@ -67,6 +67,10 @@ pub trait Source: Send + Sync {
     /// settled now.
     async fn survived(&self) -> Result<(), SourceError>;
 
+    /// Notes what is wrong with the pipeline's sink as a whole, for whoever asks for the
+    /// pipeline's status; `None` once that is over. Since when it is so is kept while it goes on.
+    async fn note_trouble(&self, trouble: Option<&str>) -> Result<(), SourceError>;
+
     /// Whether anything is left to deliver, apart from parked events, events queued behind
     /// them, and events whose `deliver_after` has not come.
     async fn pending(&self) -> Result<bool, SourceError>;
@@ -77,9 +81,11 @@ pub trait Source: Send + Sync {
         Lease::default()
     }
 
-    /// Gives back what is held, so that another source can have it at once, and says nothing of
-    /// how this one ended. Dropping a source does it too, but nobody can wait for that.
-    async fn give_back(self: Box<Self>) {}
+    /// Gives back what is held, so that another source can have it at once, after an error that
+    /// was told: this start is not counted among the [crashes](Resume::crashes), and those before
+    /// it are not forgotten. Dropping a source gives it back too, but nobody can wait for that,
+    /// and it counts as a crash.
+    async fn give_back(self: Box<Self>);
 
     /// Gives back what is held and notes that this was an orderly end.
     async fn close(self: Box<Self>) -> Result<(), SourceError>;
@@ -121,9 +127,11 @@ pub struct BatchLimit {
 pub struct Resume {
     /// Keys of which a blocking event is set aside.
     pub blocked_keys: Vec<Key>,
-    /// How many starts in a row, before this one, ended neither in an orderly way nor after
-    /// [`Source::survived`].
+    /// How many starts in a row, before this one, ended neither in an orderly way, nor after
+    /// [`Source::survived`], nor with an error that was told ([`Source::give_back`]).
     pub crashes: u32,
+    /// Trouble of the sink [is noted](Source::note_trouble).
+    pub is_troubled: bool,
 }
 
 /// The source's own name for a record that is not settled yet.

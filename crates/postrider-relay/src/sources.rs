@@ -3,6 +3,8 @@
 //! A new backend is one folder here, one feature, and its arms in `Backend`.
 
 mod backend;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod matching;
 pub mod memory;
 #[cfg(feature = "postgres")]
 pub mod postgres;
@@ -72,6 +74,33 @@ impl fmt::Display for Progress {
     }
 }
 
+/// Where a new pipeline begins that keeps its progress by a cursor. One that has a checkpoint goes on
+/// where it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StartAt {
+    /// With what is written from now on.
+    Now,
+    /// With the oldest row, published or not.
+    #[default]
+    Oldest,
+    /// With the oldest row that no pipeline has marked as published.
+    Unpublished,
+}
+
+impl StartAt {
+    /// All of them, by name.
+    pub const ALL: [Self; 3] = [Self::Now, Self::Oldest, Self::Unpublished];
+
+    /// The name in the configuration.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Now => "now",
+            Self::Oldest => "oldest",
+            Self::Unpublished => "unpublished",
+        }
+    }
+}
+
 /// How events are read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
@@ -101,6 +130,11 @@ pub struct SourceSpec {
     pub max_retained_wal: u64,
     /// How progress is kept. Defaults to [`Progress::Mark`].
     pub progress: Progress,
+    /// Where it begins if it is new. Defaults to [`StartAt::Oldest`].
+    pub start: StartAt,
+    /// Other pipelines of the same relay that are to keep their progress by a cursor: one that does
+    /// not yet is waited for.
+    pub companions: Vec<String>,
     /// Only events of these aggregate types; empty means all.
     pub aggregate_types: Vec<String>,
     /// What is kept in order. Defaults to [`Ordering::Key`].
@@ -143,6 +177,8 @@ impl SourceSpec {
             mode: Mode::default(),
             max_retained_wal: MAX_RETAINED_WAL_DEFAULT,
             progress: Progress::default(),
+            start: StartAt::default(),
+            companions: Vec::new(),
             aggregate_types: Vec::new(),
             ordering: Ordering::Key,
             shard: Shard::default(),

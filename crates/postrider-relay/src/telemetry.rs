@@ -190,13 +190,15 @@ mod tests {
             deferred: 0,
             blocked_keys: 0,
             last_settled_at: None,
+            trouble: None,
             leases: Vec::new(),
             slot: None,
             paused: None,
             paused_keys: Default::default(),
         };
         let (database, table) = ("sqlite", "outbox".to_owned());
-        telemetry.sampled(OutboxStatus { database, table, pipelines: vec![orders], written: None });
+        let (pipelines, unmatched) = (vec![orders], Default::default());
+        telemetry.sampled(OutboxStatus { database, table, pipelines, written: None, unmatched });
         let shown = || telemetry.metrics().contains("outbox_unpublished_count{");
         tokio::time::advance(SAMPLE_KEPT - Duration::from_secs(1)).await;
         telemetry.not_sampled();

@@ -62,11 +62,17 @@ pub struct Flow {
     /// How much is received ahead of whoever reads the stream, in bytes. One larger message is
     /// received if there is nothing else. Defaults to 8 MiB.
     pub buffer_bytes: usize,
+    /// A column with more bytes is [`Value::TooLong`](crate::pgoutput::Value::TooLong), and of a
+    /// logical message no more than this is kept. What is not kept is passed over while it is
+    /// received, so that no message takes more than about five times as much memory. By default
+    /// everything is kept.
+    pub value_bytes_max: usize,
 }
 
 impl Default for Flow {
     fn default() -> Self {
-        Self { status_interval: Duration::from_secs(10), buffer_bytes: 8 << 20 }
+        let status_interval = Duration::from_secs(10);
+        Self { status_interval, buffer_bytes: 8 << 20, value_bytes_max: usize::MAX }
     }
 }
 

@@ -14,7 +14,7 @@ use crate::login::{Session, log_in};
 use crate::reader::Reader;
 use crate::replication::Replication;
 use crate::socket::{Socket, open};
-use crate::wire::{Wire, body, server_error};
+use crate::wire::{ANSWER_BYTES_MAX, Wire, body, server_error};
 use crate::{Error, Lsn};
 
 /// The columns of a row, as text.
@@ -44,6 +44,7 @@ impl Connection {
         let binding = opened.binding.take();
         let mut wire = Wire::new(opened);
         let session = log_in(&mut wire, config, binding).await?;
+        wire.logged_in();
         Ok(Self { wire, config: config.clone(), session, is_answering: false })
     }
 
@@ -59,13 +60,18 @@ impl Connection {
     }
 
     /// The rows that a statement, or a command of replication, answers. All of them are kept in
-    /// memory.
+    /// memory, up to 16 MiB; a server that answers more is not listened to any longer.
     pub async fn query(&mut self, sql: &str) -> Result<Vec<Row>, Error> {
         self.ask(sql).await?;
         let mut rows = Vec::new();
         let mut failed = None;
+        let mut bytes = 0;
         loop {
             let message = self.wire.message().await?;
+            bytes += message.len();
+            if bytes > ANSWER_BYTES_MAX {
+                return Err(Error::too_long(message[0], bytes, ANSWER_BYTES_MAX));
+            }
             match message[0] {
                 // A row's description, the end of a statement, a notice, a setting.
                 b'T' | b'C' | b'I' | b'N' | b'S' => {}
@@ -135,6 +141,7 @@ impl Connection {
             flow.status_interval = flow.status_interval.min(timeout / 3);
         }
         self.ask(&commands::start(slot, at, output, self.server_version())).await?;
+        self.wire.streaming(flow.value_bytes_max);
         loop {
             let message = self.wire.message().await?;
             match message[0] {

@@ -53,6 +53,15 @@ impl Error {
         Self::Protocol(format!("the server sent an unexpected message {tag}").into())
     }
 
+    /// A message, given its tag, that is longer than such a message may be.
+    pub(crate) fn too_long(tag: u8, bytes: usize, bytes_max: usize) -> Self {
+        let tag = char::from(tag).escape_default();
+        let message = format!(
+            "the server sent a message {tag} of {bytes} bytes, where {bytes_max} are the most"
+        );
+        Self::Protocol(message.into())
+    }
+
     pub(crate) fn closed() -> Self {
         let message = "the server has closed the connection";
         Self::Io(io::Error::new(io::ErrorKind::UnexpectedEof, message))

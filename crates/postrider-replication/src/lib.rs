@@ -47,6 +47,7 @@
 
 mod commands;
 mod connection;
+mod cut;
 mod error;
 mod login;
 mod lsn;

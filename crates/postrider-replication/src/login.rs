@@ -22,7 +22,7 @@ use tokio_postgres::tls::{ChannelBinding, TlsConnect, TlsStream};
 
 use crate::Error;
 use crate::reader::Reader;
-use crate::wire::{HEADER_BYTES, Wire, body, server_error};
+use crate::wire::{HEADER_BYTES, LOGIN_BYTES_MAX, Wire, body, server_error};
 
 const PIPE_BYTES: usize = 16 << 10;
 /// More than any message of a login.
@@ -71,8 +71,13 @@ async fn carry(wire: &mut Wire, client: &mut DuplexStream) -> Result<Session, Er
     wire.send(&startup).await?;
 
     let mut session = Session::default();
+    let mut bytes = 0;
     loop {
         let message = wire.message().await?;
+        bytes += message.len();
+        if bytes > LOGIN_BYTES_MAX {
+            return Err(Error::too_long(message[0], bytes, LOGIN_BYTES_MAX));
+        }
         let mut reader = Reader::new(body(&message));
         let mut is_request = false;
         match message[0] {

@@ -13,6 +13,7 @@ use bytes::Bytes;
 
 pub use self::tuple::{Tuple, Value, Values};
 use crate::Lsn;
+use crate::cut::CUT_LOGICAL;
 use crate::reader::{Malformed, Reader};
 
 /// A column of a `Relation` takes this many bytes at least: flags, an empty name, type, modifier.
@@ -116,8 +117,11 @@ pub enum Message {
         lsn: Lsn,
         /// By whom it is meant to be read.
         prefix: String,
-        /// What it says.
+        /// What it says; the beginning, if it is longer than
+        /// [`Flow::value_bytes_max`](crate::Flow::value_bytes_max).
         content: Bytes,
+        /// How many bytes that is in whole.
+        length: u32,
     },
     /// A block of a transaction that is still in progress begins.
     StreamStart {
@@ -220,7 +224,8 @@ impl From<Malformed> for DecodeError {
 pub fn decode(data: Bytes, in_stream: bool) -> Result<Message, DecodeError> {
     let mut reader = Reader::new(data);
     let kind = reader.u8()?;
-    let has_xid = in_stream && matches!(kind, b'D' | b'I' | b'M' | b'R' | b'T' | b'U' | b'Y');
+    let has_xid =
+        in_stream && matches!(kind, b'D' | b'I' | b'M' | b'R' | b'T' | b'U' | b'Y' | CUT_LOGICAL);
     let xid = if has_xid { Some(reader.u32()?) } else { None };
     let message = match kind {
         b'A' => Message::StreamAbort { xid: reader.u32()?, subxid: reader.u32()? },
@@ -247,7 +252,8 @@ pub fn decode(data: Bytes, in_stream: bool) -> Result<Message, DecodeError> {
             let (relation, kind) = (reader.u32()?, reader.u8()?);
             Message::Insert { xid, relation, new: new_tuple(kind, &mut reader)? }
         }
-        b'M' => logical(xid, &mut reader)?,
+        b'M' => logical(xid, &mut reader, false)?,
+        CUT_LOGICAL => logical(xid, &mut reader, true)?,
         b'O' => Message::Origin { lsn: lsn(&mut reader)?, name: text(&mut reader)? },
         b'R' => Message::Relation(relation(xid, &mut reader)?),
         b'S' => Message::StreamStart { xid: reader.u32()?, first: reader.u8()? == 1 },
@@ -276,13 +282,14 @@ fn commit(reader: &mut Reader) -> Result<(Lsn, Lsn, i64), DecodeError> {
     Ok((lsn(reader)?, lsn(reader)?, reader.i64()?))
 }
 
-fn logical(xid: Option<u32>, reader: &mut Reader) -> Result<Message, DecodeError> {
+fn logical(xid: Option<u32>, reader: &mut Reader, is_cut: bool) -> Result<Message, DecodeError> {
     let transactional = reader.u8()? & 1 == 1;
     let lsn = lsn(reader)?;
     let prefix = text(reader)?;
     let length = reader.u32()?;
-    let content = reader.bytes(length as usize)?;
-    Ok(Message::Logical { xid, transactional, lsn, prefix, content })
+    let left = reader.left().len();
+    let content = reader.bytes(if is_cut { left.min(length as usize) } else { length as usize })?;
+    Ok(Message::Logical { xid, transactional, lsn, prefix, content, length })
 }
 
 fn relation(xid: Option<u32>, reader: &mut Reader) -> Result<Relation, DecodeError> {

@@ -8,6 +8,7 @@ use std::task::Poll;
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
+use crate::cut::Cutter;
 use crate::socket::{Opened, Socket, Stream};
 use crate::{Error, ServerError};
 
@@ -15,6 +16,13 @@ use crate::{Error, ServerError};
 pub(crate) const HEADER_BYTES: usize = 1 + 4;
 /// The server cannot make a longer one.
 const MESSAGE_BYTES_MAX: usize = 1 << 30;
+/// The longest message before the login is complete, and all of them together.
+pub(crate) const LOGIN_MESSAGE_BYTES_MAX: usize = 64 << 10;
+pub(crate) const LOGIN_BYTES_MAX: usize = 1 << 20;
+/// The longest message that is not a part of a stream, and all that answer one command.
+pub(crate) const ANSWER_BYTES_MAX: usize = 16 << 20;
+/// The tag of what is streamed.
+pub(crate) const STREAMED: u8 = b'd';
 /// Memory is taken in pieces of this size, which many messages share.
 const CHUNK_BYTES: usize = 256 << 10;
 /// There is at least this much room for a read.
@@ -30,12 +38,34 @@ pub(crate) struct Wire {
     incoming: BytesMut,
     /// An error that came after bytes that were to be handed over first.
     failed: Option<io::Error>,
+    /// The longest message that is not a part of a stream.
+    bytes_max: usize,
+    /// Leaves out the long values of a stream, once there is one.
+    cutter: Option<Cutter>,
 }
 
 impl Wire {
+    /// A connection on which nobody has logged in.
     pub(crate) fn new(opened: Opened) -> Self {
         let Opened { stream, socket, binding: _ } = opened;
-        Self { stream, socket, incoming: BytesMut::new(), failed: None }
+        Self {
+            stream,
+            socket,
+            incoming: BytesMut::new(),
+            failed: None,
+            bytes_max: LOGIN_MESSAGE_BYTES_MAX,
+            cutter: None,
+        }
+    }
+
+    /// The login is complete: the server may send longer messages.
+    pub(crate) fn logged_in(&mut self) {
+        self.bytes_max = ANSWER_BYTES_MAX;
+    }
+
+    /// A stream is to begin, of which longer values are not kept.
+    pub(crate) fn streaming(&mut self, value_bytes_max: usize) {
+        self.cutter = Some(Cutter::new(value_bytes_max));
     }
 
     /// Takes the connection to the runtime of the caller.
@@ -63,14 +93,31 @@ impl Wire {
         }
     }
 
-    /// The length of the next message, if all of it was received.
-    pub(crate) fn complete(&self) -> Result<Option<usize>, Error> {
-        Ok(self.announced()?.filter(|length| *length <= self.incoming.len()))
+    /// The length of the next message, if all of it was received. If it has values that are not
+    /// kept, that is the length without them.
+    pub(crate) fn complete(&mut self) -> Result<Option<usize>, Error> {
+        if let Some(cutter) = self.cutter.as_mut().filter(|cutter| cutter.is_cutting()) {
+            return cutter.feed(&mut self.incoming);
+        }
+        let announced = self.announced()?;
+        match (announced, &mut self.cutter) {
+            (Some(length), Some(cutter)) if cutter.must_cut(length) => {
+                cutter.begin(length);
+                cutter.feed(&mut self.incoming)
+            }
+            (announced, _) => Ok(announced.filter(|length| *length <= self.incoming.len())),
+        }
     }
 
     /// Takes a message of a length that is known to have been received.
     pub(crate) fn take(&mut self, length: usize) -> Bytes {
+        if let Some(message) = self.cutter.as_mut().and_then(Cutter::take) {
+            return message;
+        }
         let message = self.incoming.split_to(length).freeze();
+        if let Some(cutter) = &mut self.cutter {
+            cutter.note(&message);
+        }
         if length >= LARGE_BYTES {
             let rest = std::mem::take(&mut self.incoming);
             self.incoming.reserve(CHUNK_BYTES.max(rest.len()));
@@ -85,7 +132,10 @@ impl Wire {
         if let Some(err) = self.failed.take() {
             return Err(err.into());
         }
-        let missing = self.announced()?.unwrap_or(0).saturating_sub(self.incoming.len());
+        let missing = match &self.cutter {
+            Some(cutter) if cutter.is_cutting() => 0,
+            _ => self.announced()?.unwrap_or(0).saturating_sub(self.incoming.len()),
+        };
         let mut received = 0;
         poll_fn(|cx| {
             // TLS gives no more than one record at a time, so it is asked until it has no more.
@@ -115,7 +165,7 @@ impl Wire {
 
     /// The length of the next message, header included, if its header was received.
     fn announced(&self) -> Result<Option<usize>, Error> {
-        let Some([_, length @ ..]) = self.incoming.first_chunk::<HEADER_BYTES>() else {
+        let Some([tag, length @ ..]) = self.incoming.first_chunk::<HEADER_BYTES>() else {
             return Ok(None);
         };
         let length = u32::from_be_bytes(*length) as usize;
@@ -123,6 +173,10 @@ impl Wire {
             return Err(Error::Protocol(
                 "the server sent a message of an impossible length".into(),
             ));
+        }
+        let is_streamed = *tag == STREAMED && self.cutter.is_some();
+        if !is_streamed && length > self.bytes_max {
+            return Err(Error::too_long(*tag, length, self.bytes_max));
         }
         Ok(Some(1 + length))
     }
@@ -158,7 +212,10 @@ mod tests {
     fn wire() -> (Wire, DuplexStream) {
         let (ours, theirs) = tokio::io::duplex(4 << 20);
         let (stream, socket) = (Box::new(ours), Socket::nowhere());
-        (Wire::new(Opened { stream, socket, binding: None }), theirs)
+        let mut wire = Wire::new(Opened { stream, socket, binding: None });
+        wire.logged_in();
+        wire.streaming(usize::MAX);
+        (wire, theirs)
     }
 
     fn message(tag: u8, body: &[u8]) -> Vec<u8> {
@@ -200,6 +257,36 @@ mod tests {
             let (mut wire, mut server) = self::wire();
             server.write_all(&[&[b'd'][..], &length.to_be_bytes()].concat()).await.unwrap();
             assert!(matches!(wire.message().await, Err(Error::Protocol(_))), "{length}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_message_that_is_too_long_is_refused_before_it_is_received() {
+        let header = |tag: u8, length: usize| {
+            [&[tag][..], &u32::try_from(length).unwrap().to_be_bytes()].concat()
+        };
+        for (is_logged_in, bytes_max) in
+            [(false, LOGIN_MESSAGE_BYTES_MAX), (true, ANSWER_BYTES_MAX)]
+        {
+            // An error, a parameter, a row.
+            for tag in [b'E', b'S', b'D', b'd'] {
+                let (mut wire, mut server) = self::wire();
+                wire.cutter = None;
+                if !is_logged_in {
+                    wire.bytes_max = LOGIN_MESSAGE_BYTES_MAX;
+                }
+                server.write_all(&header(tag, bytes_max)).await.unwrap();
+                wire.fill().await.unwrap();
+                assert!(wire.complete().unwrap().is_none(), "this long it may be");
+                let (mut wire, mut server) = self::wire();
+                wire.cutter = None;
+                if !is_logged_in {
+                    wire.bytes_max = LOGIN_MESSAGE_BYTES_MAX;
+                }
+                server.write_all(&header(tag, bytes_max + 1)).await.unwrap();
+                let refused = wire.message().await.unwrap_err().to_string();
+                assert!(refused.contains(&format!("{bytes_max}")), "{refused}");
+            }
         }
     }
 

@@ -18,11 +18,11 @@ const INPUTS_PER_SEED: usize = 100_000;
 const TRIES: usize = 5;
 /// What a column of a table is in memory, against what it is in a message; and its name.
 const FACTOR: usize = 6;
-const KINDS: &[u8] = b"ABCDEIMORSTUYc";
+const KINDS: &[u8] = b"ABCDEIMORSTUYcm";
 
 /// One of each kind that can be decoded.
 fn valid() -> Vec<(Vec<u8>, bool)> {
-    let tuple = b"\0\x04t\0\0\0\x05helloub\0\0\0\x02\x01\x02n";
+    let tuple = b"\0\x05t\0\0\0\x05helloub\0\0\0\x02\x01\x02nx\x7f\0\0\0";
     let relation = b"\0\0\x40\0public\0outbox\0d\0\x02\x01id\0\0\0\x0b\x86\xff\xff\xff\xff\0\
                      payload\0\0\0\x0e\xda\xff\xff\xff\xff";
     let plain: Vec<Vec<u8>> = vec![
@@ -45,6 +45,7 @@ fn valid() -> Vec<(Vec<u8>, bool)> {
         (b'D', [b"\0\0\x40\0O", &tuple[..]].concat()),
         (b'T', b"\0\0\0\x02\x03\0\0\x40\0\0\0\x40\x01".to_vec()),
         (b'M', [b"\x01", &[7; 8][..], b"postrider\0\0\0\0\x04\x01\x02\x03\x04"].concat()),
+        (b'm', [b"\x01", &[7; 8][..], b"postrider\0\x7f\0\0\x04\x01\x02"].concat()),
     ];
     let mut all: Vec<_> = plain.into_iter().map(|message| (message, false)).collect();
     for (kind, rest) in with_xid {

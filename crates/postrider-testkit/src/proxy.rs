@@ -52,7 +52,7 @@ struct Faults {
 }
 
 struct Shared {
-    upstream: String,
+    upstream: watch::Sender<String>,
     /// What the server says of where it is, and what clients hear instead.
     told: Option<(Vec<u8>, Vec<u8>)>,
     faults: watch::Sender<Faults>,
@@ -84,7 +84,7 @@ impl Proxy {
         let port = bind(any).expect("there is a free port");
         let address = port.local_addr().expect("a bound socket has an address");
         let shared = Shared {
-            upstream: upstream.to_owned(),
+            upstream: watch::Sender::new(upstream.to_owned()),
             told: told(address),
             faults: watch::Sender::default(),
             has_lost: watch::Sender::default(),
@@ -109,6 +109,12 @@ impl Proxy {
     /// The URL of the server, by way of this proxy.
     pub fn url(&self, url: &str) -> String {
         at_port(url, self.address.port())
+    }
+
+    /// Resets all connections; new ones go to another server (`host:port`), as after a failover.
+    pub fn lead_to(&self, upstream: &str) {
+        self.shared.upstream.send_replace(upstream.to_owned());
+        self.cut();
     }
 
     /// Resets all connections. New ones are accepted.
@@ -217,7 +223,8 @@ async fn carry(mut client: TcpStream, shared: &Shared) -> io::Result<()> {
     tokio::pin!(cut);
     let connect = async {
         passing(&mut shared.faults.subscribe()).await?;
-        TcpStream::connect(&shared.upstream).await
+        let upstream = shared.upstream.borrow().clone();
+        TcpStream::connect(upstream).await
     };
     let connected = tokio::select! {
         () = &mut cut => Err(io::ErrorKind::ConnectionReset.into()),

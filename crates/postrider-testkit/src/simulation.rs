@@ -3,7 +3,7 @@
 //!
 //! A run has two parts. For a minute of simulated time there is traffic and trouble: crashes at
 //! any point, orderly stops, outages, throttling, lost acknowledgements, partial answers, bad
-//! events, slow keys, operators. Then everything heals, and the run must come to rest: every
+//! events, batches refused because of one of them, slow keys, operators. Then everything heals, and the run must come to rest: every
 //! committed event has arrived or is in the operator's hands. At the end the
 //! [history](crate::history) is checked.
 //!
@@ -42,6 +42,8 @@ pub enum Sabotage {
     Settlement,
     /// Parking: the events behind one that was set aside are not queued but let go.
     Parking,
+    /// Company: what was refused because of another event is taken for the event's own fault.
+    Company,
 }
 
 /// Whether to print what happens.

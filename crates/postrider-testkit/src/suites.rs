@@ -13,6 +13,7 @@ pub mod consumer;
 pub mod inbox;
 pub mod numbered;
 pub mod pipeline;
+pub mod process;
 pub mod sink;
 pub mod source;
 mod waiting;
@@ -42,6 +43,7 @@ pub struct Case<S, C> {
     run: fn(S) -> Doing<()>,
     needs: Vec<Need<C>>,
     longest: Duration,
+    is_alone: bool,
 }
 
 struct Need<C> {
@@ -53,7 +55,7 @@ impl<S: 'static, C> Case<S, C> {
     /// A case that every backend runs. Usually made by [`case!`](crate::case!).
     pub fn new(path: &'static str, run: fn(S) -> Doing<()>) -> Self {
         let name = path.rsplit("::").next().unwrap_or(path).trim();
-        Self { name, run, needs: Vec::new(), longest: CASE_DEADLINE }
+        Self { name, run, needs: Vec::new(), longest: CASE_DEADLINE, is_alone: false }
     }
 
     /// Says what a backend must be able to do, and why the case is not run if it is not.
@@ -70,6 +72,12 @@ impl<S: 'static, C> Case<S, C> {
         Self { longest, ..self }
     }
 
+    /// Runs the case in a process of its own, because it measures the process.
+    #[must_use]
+    pub fn alone(self) -> Self {
+        Self { is_alone: true, ..self }
+    }
+
     /// The case on one backend, as the test runner lists it.
     fn on(self, backend: &Backend<S, C>) -> Trial {
         let name = format!("{}::{}", backend.name, self.name);
@@ -82,7 +90,11 @@ impl<S: 'static, C> Case<S, C> {
         }
         let (run, make, clock) = (self.run, Arc::clone(&backend.make), backend.clock);
         let longest = self.longest;
+        let in_child = self.is_alone.then(|| name.clone());
         Trial::test(name, move || {
+            if let Some(name) = in_child.filter(|_| !process::is_alone()) {
+                return process::run_alone(&name).map_err(Failed::from);
+            }
             let whole = async { run(make().await).await };
             clock.runtime().block_on(within_time(longest, "the end of the case", whole));
             Ok(())

@@ -8,6 +8,7 @@ mod kafka {
     mod cluster;
     mod contents;
     mod exactly_once;
+    mod hot_keys;
     mod limits;
     mod partitions;
     #[cfg(all(feature = "http", feature = "postgres"))]

@@ -6,6 +6,7 @@
 mod postgres_faults {
     mod contents;
     mod failover;
+    mod foreign;
     mod mapped;
     mod network;
     mod restore;

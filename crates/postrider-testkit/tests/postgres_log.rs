@@ -13,8 +13,10 @@ mod postgres_log {
     mod outboxes;
     mod positions;
     mod relays;
+    mod replicated;
     mod servers;
     mod slots;
+    mod synced;
     mod tables;
 }
 

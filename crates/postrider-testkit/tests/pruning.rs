@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "it is all test code")]
 
 mod pruning {
+    pub(crate) mod matching;
     pub(crate) mod outbox;
     pub(crate) mod partitions;
     pub(crate) mod postgres;
@@ -18,6 +19,9 @@ use postrider_relay::prune::{self, Left, PruneOptions, Pruned};
 use postrider_relay::shutdown::shutdown;
 use postrider_relay::source::{BatchLimit, Settlement, SourceErrorKind, Verdict};
 use postrider_relay::sources::{Progress, SourceSpec};
+use pruning::matching::{
+    what_is_matched_later_stays_until_it_is_delivered, what_no_pipeline_matches_stays,
+};
 use pruning::outbox::{Age, DAY, Outbox, lines, options};
 
 /// Makes a test of a function for each backend.
@@ -42,6 +46,8 @@ on_each_backend!(
     nothing_goes_before_a_pipeline_has_read,
     what_is_marked_goes_when_its_time_is_over,
     nothing_goes_that_is_not_published,
+    what_no_pipeline_matches_stays,
+    what_is_matched_later_stays_until_it_is_delivered,
     the_slowest_cursor_holds_on_to_its_rows,
     dead_letters_stay,
     that_an_event_was_discarded_is_known_while_its_row_stays,
@@ -303,7 +309,7 @@ fn source_config(outbox: &Outbox) -> SourceConfig {
 }
 
 fn now_and_then(archive: Option<PathBuf>) -> PruneConfig {
-    PruneConfig { keep: DAY, every: Duration::from_millis(20), archive }
+    PruneConfig { keep: DAY, every: Duration::from_millis(20), archive, unmatched: false }
 }
 
 /// Waits until an outbox has no row left.

@@ -51,7 +51,8 @@ fn no_seed_loses_reorders_invents_or_needlessly_repeats_an_event() {
 /// A simulation that cannot fail proves nothing.
 #[test]
 fn planted_bugs_are_found() {
-    for sabotage in [Sabotage::Ordering, Sabotage::Settlement, Sabotage::Parking] {
+    for sabotage in [Sabotage::Ordering, Sabotage::Settlement, Sabotage::Parking, Sabotage::Company]
+    {
         let caught = (0..300).find(|seed| run(*seed, sabotage, Trace::Off).is_err());
         assert!(caught.is_some(), "{sabotage:?} was not noticed");
     }

@@ -28,7 +28,7 @@
 
 mod transaction;
 
-use std::time::SystemTime;
+use std::time::Duration;
 
 use uuid::Uuid;
 
@@ -273,9 +273,12 @@ impl Inbox {
         }
     }
 
-    /// Removes claims of a consumer that were made before `older_than`, at most `limit` of
+    /// Removes claims of a consumer that were made longer ago than `older_than`, at most `limit` of
     /// them, and answers how many. An event that is delivered again afterwards counts as new, so
     /// keep claims longer than the broker keeps events.
+    ///
+    /// PostgreSQL's own clock says how old a claim is, as it says when one is made: the clock of
+    /// this host does not matter. SQLite has no clock but that of the host.
     ///
     /// # Errors
     ///
@@ -284,7 +287,7 @@ impl Inbox {
         &self,
         tx: &'t mut Tx,
         consumer: &'t str,
-        older_than: SystemTime,
+        older_than: Duration,
         limit: u32,
     ) -> Tx::Written<'t, u64> {
         match check_consumer(consumer) {

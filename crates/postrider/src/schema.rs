@@ -102,6 +102,12 @@ impl TableName {
         self.with_suffix("_messages")
     }
 
+    /// The function that answers whether events are there.
+    #[cfg(any(feature = "sqlx-postgres", feature = "tokio-postgres"))]
+    pub(crate) fn written(&self) -> TableName {
+        self.with_suffix("_written")
+    }
+
     /// The function that writes an event to the log alone.
     #[cfg(any(feature = "diesel-async", feature = "sqlx-postgres", feature = "tokio-postgres"))]
     pub(crate) fn publish_message(&self) -> TableName {
@@ -192,12 +198,21 @@ fn filled(placeholder: &str, outbox: &TableName) -> Option<String> {
     let text = placeholder.strip_prefix('\'').and_then(|text| text.strip_suffix('\''));
     let suffix = text.unwrap_or(placeholder).strip_prefix("outbox")?;
     let name = outbox.with_suffix(suffix);
-    Some(if text.is_some() { literal(name.as_str()) } else { name.quoted() })
+    Some(if text.is_some() { postgres_literal(name.as_str()) } else { name.quoted() })
 }
 
 /// A text as SQL has it.
 fn literal(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
+}
+
+/// A text as PostgreSQL has it, whatever `standard_conforming_strings` is: where that is off, a
+/// backslash escapes what follows it, also in a string without an `E`.
+fn postgres_literal(text: &str) -> String {
+    match text.contains('\\') {
+        true => format!("E{}", literal(&text.replace('\\', r"\\"))),
+        false => literal(text),
+    }
 }
 
 /// Why the tables could not be migrated. Nothing was changed.
@@ -233,6 +248,14 @@ pub enum SchemaError {
     /// The table that is to be relayed as it is does not exist.
     #[error("there is no table {table}; name the one that has the events")]
     NoTable {
+        /// The outbox table.
+        table: TableName,
+    },
+    /// The table is not of our making, and stays as it is.
+    #[error(
+        "{table} was not made by migrations, which leave it as it is; make the trigger yourself"
+    )]
+    NotOurs {
         /// The outbox table.
         table: TableName,
     },

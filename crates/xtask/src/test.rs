@@ -1,39 +1,58 @@
-//! Everything that must pass, in order, up to the first step that fails.
+//! Everything that must pass.
 //!
-//! Most of the time goes into building dependencies, and each other set of features builds some
-//! of them anew. So all that can be is done with all features, and what needs a set of its own
-//! comes last and is only checked, not built. The servers come first; tests find them by the
-//! environment that `.cargo/config.toml` gives them.
+//! Format and lints come first, in order, up to the first that fails. Then everything is built with
+//! all features, once, and the test binaries run side by side: most of them wait for servers more than
+//! they compute. The lints of other sets of features build some dependencies anew; they run beside the
+//! tests, one after another. The servers come before all of it; tests find them by the environment that
+//! `.cargo/config.toml` gives them.
 
-use std::io::{BufRead as _, BufReader};
-use std::process::{Command, Stdio};
+mod artifacts;
+mod jobs;
+
+use std::process::Command;
 use std::time::Instant;
 
 use crate::commands::{Failed, cargo, run, text};
 use crate::service::Service as _;
 use crate::services::{self, postgres::OTHERS};
+use artifacts::TestBinary;
+use jobs::Job;
 
-const WHOLE: [&str; 5] = [
-    "fmt --all --check",
-    "clippy --workspace --all-targets --all-features -- -D warnings",
-    // Doctests too. One failure hides no other.
-    "test --workspace --all-features --no-fail-fast",
-    DENY,
-    // What `cargo demo` builds.
-    "clippy --package postrider-cli --no-default-features --features demo -- -D warnings",
-];
+const FORMAT: &str = "fmt --all --check";
+const LINTS: &str = "clippy --workspace --all-targets --all-features -- -D warnings";
+const DOCTESTS: &str = "test --workspace --all-features --no-fail-fast --doc";
 
 /// What we depend on, held against `deny.toml`. With the features of the tests nothing is built anew for it.
 const DENY: &str = "run --quiet --all-features --bin deny --";
 
-/// What runs against other versions of PostgreSQL, too. A case that starts a server of its own starts
-/// Debian's there as well.
-const OTHER_VERSIONS: [&str; 3] = [
-    "test --workspace --all-features --test audit -- findings leftovers tables",
-    "test --workspace --all-features --test sources -- postgres_cdc",
-    "test --workspace --all-features --test postgres_log -- contents log_only modes outboxes slots \
-     tables",
+/// Test binaries that take long, the longest first: what begins last must not take long.
+const LONGEST: [&str; 10] = [
+    "pipelines",
+    "brokers",
+    "kafka",
+    "redis",
+    "postgres_log",
+    "postgres_relays",
+    "postgres_faults",
+    "compile_fail",
+    "chaos",
+    "consumers",
 ];
+
+/// What runs against other versions of PostgreSQL, too: a test binary, and the cases of it. A case that
+/// starts a server of its own starts Debian's there as well.
+const OTHER_VERSIONS: [(&str, &[&str]); 3] = [
+    (
+        "postgres_log",
+        &["contents", "log_only", "modes", "outboxes", "replicated", "slots", "synced", "tables"],
+    ),
+    ("sources", &["postgres_cdc"]),
+    ("audit", &["findings", "leftovers", "tables"]),
+];
+
+/// What `cargo demo` builds.
+const DEMO: &str =
+    "clippy --package postrider-cli --no-default-features --features demo -- -D warnings";
 
 /// The features that a user may want alone. None of them is one, too.
 const ALONE: [(&str, &[&str]); 3] = [
@@ -61,86 +80,65 @@ const ALONE: [(&str, &[&str]); 3] = [
     ),
 ];
 
-/// Runs all steps.
+/// Runs everything.
 pub(crate) fn run_steps() -> Result<(), Failed> {
     let started = Instant::now();
-    let mut steps = steps();
-    let count = 1 + steps.len();
-    println!("\n[1/{count}] services up");
-    services::up()?;
-    for (index, step) in steps.iter_mut().enumerate() {
-        println!("\n[{}/{count}] {}", index + 2, text(step));
-        if step.get_args().next().is_some_and(|subcommand| subcommand == "test") {
-            run_tests(step)?;
-        } else {
-            run(step)?;
-        }
-    }
-    println!("\nall {count} steps passed in {} s", started.elapsed().as_secs());
+    let mut spent = Vec::new();
+    let mut step = |name: &str, run: &mut dyn FnMut() -> Result<(), Failed>| {
+        println!("\n{name}");
+        let began = Instant::now();
+        let done = run();
+        spent.push((name.to_owned(), began.elapsed()));
+        done
+    };
+    step("servers", &mut services::up)?;
+    step("format", &mut || run(&mut cargo_step(FORMAT)))?;
+    step("lints", &mut || run(&mut cargo_step(LINTS)))?;
+    let mut binaries = Vec::new();
+    step("build", &mut || {
+        binaries = artifacts::build_tests()?;
+        Ok(())
+    })?;
+    let tests = test_jobs(&binaries)?;
+    let (tests_count, began) = (tests.len(), Instant::now());
+    println!("\ntests and the lints of other features");
+    let finished = jobs::run_all(tests, lints_of_other_features());
+    spent.push(("tests and the lints of other features".to_owned(), began.elapsed()));
+    jobs::print_summary(&spent, &finished);
+    jobs::first_failure(&finished)?;
+    let elapsed = started.elapsed().as_secs();
+    println!(
+        "\nall passed: {tests_count} test runs and {} others, in {elapsed} s",
+        finished.len() - tests_count
+    );
     Ok(())
 }
 
-/// Runs tests. What failed is said once more at the end: thousands of lines may stand in between.
-fn run_tests(step: &mut Command) -> Result<(), Failed> {
-    let text = text(step);
-    // Some cases panic on purpose, and their traces would bury the others' messages.
-    step.env("RUST_BACKTRACE", "0").stdout(Stdio::piped());
-    let cannot = |error| Failed(format!("cannot run `{text}`: {error}"));
-    let mut running = step.spawn().map_err(cannot)?;
-    let mut failures = Failures::default();
-    let output = running.stdout.take().expect("the output is piped");
-    for line in BufReader::new(output).split(b'\n') {
-        let line = String::from_utf8_lossy(&line.map_err(cannot)?).into_owned();
-        println!("{line}");
-        failures.see(line);
-    }
-    let status = running.wait().map_err(cannot)?;
-    if status.success() {
-        return Ok(());
-    }
-    for line in &failures.seen {
-        println!("{line}");
-    }
-    Err(Failed(format!("`{text}` failed ({status})")))
-}
-
-/// What the test binaries said of the tests that failed.
-#[derive(Default)]
-struct Failures {
-    seen: Vec<String>,
-    telling: bool,
-}
-
-impl Failures {
-    /// Takes the next line that was printed, and keeps it if it tells of a failure.
-    fn see(&mut self, line: String) {
-        self.telling |= line == "failures:";
-        if self.telling {
-            self.telling = !line.starts_with("test result:");
-            self.seen.push(line);
-        }
-    }
-}
-
-/// Runs that one alone.
-pub(crate) fn deny(options: &[&str]) -> Result<(), Failed> {
-    run(cargo().args(DENY.split_whitespace()).args(options))
-}
-
-fn steps() -> Vec<Command> {
-    let mut steps = Vec::new();
-    let step = |args: &str| {
-        let mut step = cargo();
-        step.args(args.split_whitespace());
-        step
+/// The test binaries, doctests, and some of the binaries once more for each other version of PostgreSQL.
+fn test_jobs(binaries: &[TestBinary]) -> Result<Vec<Job>, Failed> {
+    let place = |binary: &&TestBinary| {
+        LONGEST.iter().position(|name| *name == binary.name).unwrap_or(LONGEST.len())
     };
-    steps.extend(WHOLE.map(step));
+    let mut ordered: Vec<&TestBinary> = binaries.iter().collect();
+    ordered.sort_by_key(place);
+    let mut jobs: Vec<Job> =
+        ordered.iter().map(|binary| Job::new(binary.title(), binary.command())).collect();
     for version in OTHERS {
-        for mut step in OTHER_VERSIONS.map(step) {
-            step.env("POSTRIDER_TEST_POSTGRES", version.url());
-            steps.push(step);
+        for (name, cases) in OTHER_VERSIONS {
+            let binary = binaries.iter().find(|binary| binary.name == name);
+            let binary = binary.ok_or_else(|| Failed(format!("there is no test binary {name}")))?;
+            let mut command = binary.command();
+            command.args(cases).env("POSTRIDER_TEST_POSTGRES", version.url());
+            jobs.push(Job::new(format!("{} on {}", binary.title(), version.name()), command));
         }
     }
+    jobs.push(Job::new("doctests".to_owned(), cargo_step(DOCTESTS)));
+    Ok(jobs)
+}
+
+/// They need cargo's lock on what is built, so they run one after another.
+fn lints_of_other_features() -> Vec<Job> {
+    let mut steps = vec![cargo_step(DENY), cargo_step(DEMO)];
     for (package, features) in ALONE {
         for feature in features {
             let mut step = cargo();
@@ -152,28 +150,16 @@ fn steps() -> Vec<Command> {
             steps.push(step);
         }
     }
-    steps
+    steps.into_iter().map(|step| Job::new(text(&step), step)).collect()
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// Checks what we depend on, and nothing else.
+pub(crate) fn deny(options: &[&str]) -> Result<(), Failed> {
+    run(cargo_step(DENY).args(options))
+}
 
-    #[test]
-    fn what_failed_is_kept_and_nothing_else() {
-        let printed = "running 2 tests\ntest one ... ok\ntest two ... FAILED\n\nfailures:\n\n\
-                       ---- two ----\ntwo is not one\n\nfailures:\n    two\n\n\
-                       test result: FAILED. 1 passed; 1 failed\n\nrunning 1 test\ntest three ... ok\n\n\
-                       test result: ok. 1 passed";
-        let mut failures = Failures::default();
-        for line in printed.lines() {
-            failures.see(line.to_owned());
-        }
-        assert_eq!(failures.seen.first().map(String::as_str), Some("failures:"));
-        assert!(failures.seen.iter().any(|line| line == "two is not one"), "{:?}", failures.seen);
-        assert_eq!(
-            failures.seen.last().map(String::as_str),
-            Some("test result: FAILED. 1 passed; 1 failed")
-        );
-    }
+fn cargo_step(args: &str) -> Command {
+    let mut step = cargo();
+    step.args(args.split_whitespace());
+    step
 }

@@ -33,8 +33,7 @@ const BATCH_BYTES: u32 = 1_000_000;
 
 pub(super) async fn run(sizes: Sizes) -> Outcome<(Report, String)> {
     let Sizes { events } = sizes;
-    let url = url(Broker::Kafka)?;
-    let servers = url.trim_start_matches("kafka://").to_owned();
+    let (url, servers) = place()?;
     let mut report = Report::new(Section::Kafka);
     report.title(&format!(
         "kafka, {} events from memory: {PAYLOAD_BYTES}-byte payloads, {} keys, ordered by key, \
@@ -127,6 +126,18 @@ pub(super) async fn run(sizes: Sizes) -> Outcome<(Report, String)> {
     Ok((report, on))
 }
 
+/// The broker's URL, and its address.
+pub(super) fn place() -> Outcome<(String, String)> {
+    let url = url(Broker::Kafka)?;
+    let servers = url.trim_start_matches("kafka://").to_owned();
+    Ok((url, servers))
+}
+
+/// A new topic.
+pub(super) async fn fresh_place(url: &str) -> Outcome<String> {
+    Ok(Topic::make(url.trim_start_matches("kafka://")).await?.name)
+}
+
 const LZ4: &str = "compression = \"lz4\"";
 const EXACTLY_ONCE: &str = "exactly_once = true
 create_missing = true
@@ -173,11 +184,34 @@ async fn tailed(
     options: &str,
     rows: u64,
 ) -> Outcome<Measured> {
-    let topic = Topic::make(servers).await?;
     let database = backlog.logged(rows).await?;
-    let source = bench_source::log_spec(&backlog.url(&database)).connect().await?;
+    drain_log(backlog, &database, url, servers, options, rows).await
+}
+
+/// Events of so many keys, from the log.
+pub(super) async fn tailed_keys(
+    backlog: &Backlog,
+    url: &str,
+    servers: &str,
+    rows: u64,
+    keys: usize,
+) -> Outcome<Measured> {
+    let database = backlog.logged_keys(rows, keys).await?;
+    drain_log(backlog, &database, url, servers, "", rows).await
+}
+
+async fn drain_log(
+    backlog: &Backlog,
+    database: &str,
+    url: &str,
+    servers: &str,
+    options: &str,
+    rows: u64,
+) -> Outcome<Measured> {
+    let topic = Topic::make(servers).await?;
+    let source = bench_source::log_spec(&backlog.url(database)).connect().await?;
     let measured = drained(source, sink(url, options).await?, to_topic(&topic.name)?, rows).await?;
-    backlog.remove(&database).await?;
+    backlog.remove(database).await?;
     topic.remove().await?;
     Ok(measured)
 }

@@ -46,6 +46,12 @@ pub(super) async fn run(sizes: Sizes) -> Outcome<(Report, String)> {
     Ok((report, format!("nats-server {version} on the same machine")))
 }
 
+/// A new stream.
+pub(super) async fn fresh_place(url: &str) -> Outcome<String> {
+    make_stream(&jetstream::new(connect(url).await?)).await?;
+    Ok(SUBJECT.to_owned())
+}
+
 /// The client takes no password from a URL.
 pub(super) async fn connect(url: &str) -> Outcome<async_nats::Client> {
     let (user, address) = url.trim_start_matches("nats://").rsplit_once('@').unwrap_or(("", url));

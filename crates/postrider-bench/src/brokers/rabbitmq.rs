@@ -54,6 +54,13 @@ pub(super) async fn run(sizes: Sizes) -> Outcome<(Report, String)> {
     Ok((report, "RabbitMQ on the same machine".to_owned()))
 }
 
+/// A new exchange.
+pub(super) async fn fresh_place(url: &str) -> Outcome<String> {
+    let connection = Connection::connect(url, ConnectionProperties::default()).await?;
+    make_queue(&connection.create_channel().await?).await?;
+    Ok(NAME.to_owned())
+}
+
 /// Makes an exchange and its queue anew.
 async fn make_queue(channel: &Channel) -> Outcome<()> {
     remove(channel).await?;

@@ -69,6 +69,13 @@ pub(super) async fn run(sizes: Sizes) -> Outcome<(Report, String)> {
     Ok((report, format!("Redis {version} on the same machine")))
 }
 
+/// A stream that is not there yet.
+pub(super) async fn fresh_place(url: &str) -> Outcome<String> {
+    let client = redis::Client::open(url)?;
+    remove(&mut client.get_multiplexed_async_connection().await?).await?;
+    Ok(STREAM.to_owned())
+}
+
 async fn remove(connection: &mut MultiplexedConnection) -> Outcome<()> {
     let keys: Vec<String> = connection.keys(format!("*{STREAM}*")).await?;
     for key in keys {

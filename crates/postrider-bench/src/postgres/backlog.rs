@@ -37,8 +37,18 @@ pub(super) async fn fill(client: &Client, rows: u64, published: Published) -> Ou
     fill_as(client, shape, published).await
 }
 
+/// The same with so many keys.
+pub(super) async fn fill_keys(client: &Client, rows: u64, keys: usize) -> Outcome<()> {
+    let shape = Shape { rows, together: 1_000, payload_bytes: PAYLOAD_BYTES };
+    write(client, shape, keys as u64, Published::No).await
+}
+
 /// The same with transactions and payloads of another size.
 pub(super) async fn fill_as(client: &Client, shape: Shape, published: Published) -> Outcome<()> {
+    write(client, shape, KEYS, published).await
+}
+
+async fn write(client: &Client, shape: Shape, keys: u64, published: Published) -> Outcome<()> {
     let Shape { rows, together, payload_bytes } = shape;
     let published = match published {
         Published::No => "NULL",
@@ -54,7 +64,7 @@ pub(super) async fn fill_as(client: &Client, shape: Shape, published: Published)
     let sql = format!(
         "DO $$ BEGIN FOR transaction IN 1..{} LOOP
            INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload, published_at)
-           SELECT 'Order', (n % {KEYS})::text, 'OrderPlaced', convert_to('{PAYLOAD_START}'
+           SELECT 'Order', (n % {keys})::text, 'OrderPlaced', convert_to('{PAYLOAD_START}'
              || lpad(n::text, {NUMBER_BYTES}, '0') || '{PAYLOAD_MIDDLE}{note}{PAYLOAD_END}', 'UTF8'),
              {published}
            FROM generate_series((transaction - 1) * {together}, transaction * {together} - 1) AS n;

@@ -44,6 +44,14 @@ impl Backlog {
         Ok("logged".to_owned())
     }
 
+    /// The same with events of so many keys.
+    pub(crate) async fn logged_keys(&self, rows: u64, keys: usize) -> Outcome<String> {
+        let client = self.server.create("logged").await?;
+        relay::begin_log(&client, &self.server.url("logged")).await?;
+        backlog::fill_keys(&client, rows, keys).await?;
+        Ok("logged".to_owned())
+    }
+
     /// Removes a database, and what keeps the log for it.
     pub(crate) async fn remove(&self, database: &str) -> Outcome<()> {
         let client = self.server.connect(database).await?;

@@ -62,6 +62,14 @@ impl Sink for Watch {
         self.sink.check().await
     }
 
+    fn follows_settlements(&self) -> bool {
+        self.sink.follows_settlements()
+    }
+
+    fn settled(&self, delivered: &[Uuid], set_aside: &[Uuid]) {
+        self.sink.settled(delivered, set_aside);
+    }
+
     fn allow_until(&self, until: Option<Instant>) {
         self.sink.allow_until(until);
     }

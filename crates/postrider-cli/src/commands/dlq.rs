@@ -38,7 +38,8 @@ pub(crate) enum DlqCommand {
 }
 
 /// The kinds of errors that a dead letter can have.
-const KINDS: [&str; 5] = ["failed", "misconfigured", "rejected", "throttled", "unavailable"];
+const KINDS: [&str; 6] =
+    ["failed", "misconfigured", "refused", "rejected", "throttled", "unavailable"];
 
 /// Which dead letters are meant, besides their ids.
 #[derive(Args, Clone, Debug)]

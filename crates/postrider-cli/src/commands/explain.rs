@@ -51,6 +51,7 @@ const ERRORS: &[(&str, &str)] = pages!("errors":
     "schema_differs",
     "sink_failed",
     "sink_misconfigured",
+    "sink_refused",
     "sink_rejected",
     "sink_throttled",
     "sink_unavailable",
@@ -93,11 +94,13 @@ const OTHER_NAMES: &[(&str, &str)] = &[
     ("not_settling", "OutboxStalled"),
     ("parked", "DeadLettersNotEmpty"),
     ("paused_keys", "paused"),
+    ("refused", "sink_refused"),
     ("rejected", "sink_rejected"),
     ("slot_inactive", "SlotRetainedWalHigh"),
     ("slot_lost", "SlotLost"),
     ("slot_wal", "SlotRetainedWalHigh"),
     ("throttled", "sink_throttled"),
+    ("trouble", "CircuitOpen"),
     ("unavailable", "sink_unavailable"),
 ];
 

@@ -7,7 +7,7 @@ mod verify;
 
 use clap::{Args, Subcommand};
 use postrider::schema::Migration;
-use postrider::schema::postgres::{Layout, PartitionWidth};
+use postrider::schema::postgres::{Layout, PartitionWidth, Replicated};
 use serde::Serialize;
 
 use crate::cli::OutboxArgs;
@@ -41,6 +41,10 @@ pub(crate) struct MigrateArgs {
     /// Leave the outbox table as it is, and make only what stands beside it (PostgreSQL)
     #[arg(long, conflicts_with = "partition")]
     existing: bool,
+    /// What becomes of rows that logical replication brings from another server: deliver (which a
+    /// new outbox does) or ignore (PostgreSQL)
+    #[arg(long, value_name = "HOW", conflicts_with = "existing")]
+    replicated: Option<Replicated>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -95,12 +99,19 @@ async fn migrate(args: &MigrateArgs, output: Output) -> Result<(), CliError> {
         None => args.existing.then_some(Layout::Existing),
     };
     if args.print {
-        return print(table, &outbox.migration_sql(layout)?, output);
+        let mut sql = outbox.migration_sql(layout)?;
+        if let Some(replicated) = args.replicated {
+            sql.push_str(&outbox.replicated_sql(replicated)?);
+        }
+        return print(table, &sql, output);
     }
     let migrating = outbox.migrate(layout);
     let applied = Progress::new(output).during(|| "migrating".to_owned(), migrating).await?;
     if applied.is_empty() {
         gone::check(&outbox).await?;
+    }
+    if let Some(replicated) = args.replicated {
+        outbox.set_replicated(replicated).await?;
     }
     if output.is_json() {
         let applied = applied.into_iter().map(Into::into).collect();
@@ -113,6 +124,13 @@ async fn migrate(args: &MigrateArgs, output: Output) -> Result<(), CliError> {
     output.talk(&format!("{table} {state}"));
     if args.partition.is_some() {
         output.talk("a relay adds partitions ahead, and so does `postrider prune`");
+    }
+    if let Some(replicated) = args.replicated {
+        let becomes = match replicated {
+            Replicated::Deliver => "delivered",
+            Replicated::Ignore => "not kept",
+        };
+        output.talk(&format!("rows that are replicated from another server are {becomes}"));
     }
     let flags = &outbox.flags;
     let to = if args.outbox.config.is_some() { "" } else { " --to stdout:" };

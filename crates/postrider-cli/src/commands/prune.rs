@@ -20,7 +20,8 @@ Examples:
   postrider prune --keep 7d --dry-run --from postgres://shop@localhost/shop
   postrider prune --keep 7d --archive /var/lib/shop/archive --yes --config postrider.toml
 
-An event goes only when every pipeline is past it. A relay with [prune] does it by itself.";
+An event goes only when every pipeline is past it and one has published it. A relay with [prune]
+does it by itself.";
 
 /// The arguments of `postrider prune`.
 #[derive(Args, Debug)]
@@ -36,6 +37,9 @@ pub(crate) struct PruneArgs {
     /// configuration file]
     #[arg(long, value_name = "FOLDER")]
     archive: Option<PathBuf>,
+    /// Remove events, too, that no pipeline has published because none matches their aggregate type
+    #[arg(long)]
+    unmatched: bool,
     /// Only show what would be removed
     #[arg(long)]
     dry_run: bool,
@@ -111,8 +115,9 @@ fn options(args: &PruneArgs) -> Result<PruneOptions, CliError> {
         let error = CliError::new(Code::Usage, "nothing says how long published events stay");
         return Err(error.with_fix("add --keep 7d, or [prune] to the configuration file"));
     };
+    let unmatched = args.unmatched || config.as_ref().is_some_and(|config| config.unmatched);
     let archive = args.archive.clone().or(config.and_then(|config| config.archive));
-    Ok(PruneOptions { keep, archive, dry_run: args.dry_run, from: None })
+    Ok(PruneOptions { keep, archive, unmatched, dry_run: args.dry_run, from: None })
 }
 
 fn tell(args: &PruneArgs, pruned: &Pruned, output: Output) -> Result<(), CliError> {

@@ -8,9 +8,10 @@ use postrider::Key;
 use postrider_relay::config::PipelineConfig;
 use postrider_relay::events::{Stored, Wanted};
 use postrider_relay::pauses::Pause;
-use postrider_relay::replay::{self, Again, Found, Replay, ReplayError, Replayed, Unpublished};
+use postrider_relay::replay::{
+    self, Again, Confirmation, Found, Noting, Replay, ReplayError, Replayed, Unpublished,
+};
 use postrider_relay::secret::MASK;
-use postrider_relay::sink::Sink;
 use serde::Serialize;
 
 use super::dlq::parse_key;
@@ -77,6 +78,8 @@ struct ReplayObject<'r> {
     first_event_id: Option<&'r str>,
     last_event_id: Option<&'r str>,
     published: u64,
+    /// How many of them were found by reading the sink back, if it can be.
+    read_back: Option<u64>,
     left_out: u64,
     /// What the pipeline has not published, and so stays where it is.
     waiting: u64,
@@ -114,7 +117,7 @@ pub(crate) async fn run(args: &ReplayArgs, output: Output) -> Result<(), CliErro
     let found = replay.find(&*operator).await?;
     // What a sink writes to stdout must not be mixed with anything else.
     let stdout_is_free = !pipeline.writes_to_stdout();
-    let tell = |replayed: Option<Replayed>| -> Result<(), CliError> {
+    let tell = |replayed: Option<(Replayed, Option<u64>)>| -> Result<(), CliError> {
         match output.is_json() && (stdout_is_free || args.dry_run) {
             true => output.object(&to_object(args, &found, replayed)),
             false => Ok(()),
@@ -137,20 +140,32 @@ pub(crate) async fn run(args: &ReplayArgs, output: Output) -> Result<(), CliErro
         let instead = "add --yes, or look first with --dry-run";
         output.confirm(&format!("publish {what}?"), instead)?;
     }
-    let sink = replay::sink(&pipeline).connect().await?;
-    caution(&*sink, output);
+    let spec = replay::sink(&pipeline);
+    let sink = spec.connect().await?;
+    let noting = Noting::new(&*sink);
     let total = found.events;
     let mut progress = Progress::new(output).unless(!stdout_is_free);
     let tell_progress = |replayed: Replayed| {
         progress.show(|_| bar(replayed.published + replayed.left_out, total, "events"));
     };
-    let (replayed, result) = replay.run(&*operator, &*sink, tell_progress, &shutdown).await;
+    let (replayed, result) = replay.run(&*operator, &noting, tell_progress, &shutdown).await;
     drop(progress);
+    output.talk(&format!("published {} of {}", replayed.published, events(total)));
+    let confirmation = match replayed.published > 0 && spec.is_readable() {
+        true => match noting.read_back(&spec, replay.encoding.format).await {
+            Ok(confirmation) => Some(confirmation),
+            Err(error) => {
+                output.talk(&format!("could not read back what was published: {error}"));
+                None
+            }
+        },
+        false => None,
+    };
+    drop(noting);
     if let Err(error) = sink.close().await {
         tracing::warn!(%error, "closing the sink failed");
     }
-    tell(Some(replayed))?;
-    output.talk(&format!("published {} of {}", replayed.published, events(total)));
+    tell(Some((replayed, confirmation.as_ref().map(|it| it.found))))?;
     let go_on = |after: i64| {
         let flags = command(args, until, &outbox, &pipeline);
         match after {
@@ -158,7 +173,31 @@ pub(crate) async fn run(args: &ReplayArgs, output: Output) -> Result<(), CliErro
             _ => format!("postrider replay {flags} --after {after}"),
         }
     };
-    end(go_on, replayed, result, shutdown.is_requested())
+    let is_there = confirmation.map_or(Ok(()), |confirmation| confirm(&confirmation, output));
+    end(go_on, replayed, result, shutdown.is_requested()).and(is_there)
+}
+
+/// Says whether what was published is there.
+fn confirm(confirmation: &Confirmation, output: Output) -> Result<(), CliError> {
+    let Confirmation { looked_for, found, missing, kept_since } = confirmation;
+    let are = if *found == 1 { "is" } else { "are" };
+    output.talk(&format!("read back: {found} of {} {are} there", events(*looked_for)));
+    if confirmation.is_complete() {
+        return Ok(());
+    }
+    let what = format!(
+        "{} of {} that were published cannot be found",
+        looked_for - found,
+        events(*looked_for)
+    );
+    let ids: Vec<String> = missing.iter().map(ToString::to_string).collect();
+    let mut why = vec![format!("such as {}", ids.join(", "))];
+    why.extend(kept_since.map(|since| {
+        format!("what was stored before {} may have been removed by the broker", rfc3339(since))
+    }));
+    let fix = "see whether messages are removed once they are consumed, or soon after they came; \
+               then look again: postrider verify";
+    Err(CliError { why, ..CliError::new(Code::BrokerDiffers, what).with_fix(fix) })
 }
 
 /// Nothing goes into the sink of a pipeline that an operator has stopped.
@@ -288,27 +327,19 @@ fn what(found: &Found, is_again: bool, pipeline: &PipelineConfig) -> String {
     )
 }
 
-fn caution(sink: &dyn Sink, output: Output) {
-    let can = sink.capabilities();
-    if can.deduplicates {
-        output.talk(&format!(
-            "{} remembers ids for a while: it does not store again what it took within that time",
-            can.name
-        ));
-    }
-}
-
 fn to_object<'r>(
     args: &ReplayArgs,
     found: &'r Found,
-    replayed: Option<Replayed>,
+    replayed: Option<(Replayed, Option<u64>)>,
 ) -> ReplayObject<'r> {
+    let (replayed, read_back) = replayed.unzip();
     ReplayObject {
         dry_run: args.dry_run,
         found: found.events,
         first_event_id: found.first.as_ref().map(|it| it.event_id.as_str()),
         last_event_id: found.last.as_ref().map(|it| it.event_id.as_str()),
         published: replayed.map_or(0, |it| it.published),
+        read_back: read_back.flatten(),
         left_out: replayed.map_or(0, |it| it.left_out),
         waiting: found.unpublished.waiting,
         set_aside: found.unpublished.set_aside,

@@ -16,7 +16,7 @@ use crate::cli::OutboxArgs;
 use crate::error::{CliError, Code};
 use crate::event_object::{EventObject, SetAsideObject, headers, key_text, set_aside_text};
 use crate::outbox::Outbox;
-use crate::output::{Output, plain};
+use crate::output::{Output, is_deceptive, plain};
 use crate::progress::Progress;
 use crate::route;
 use crate::time::rfc3339;
@@ -296,7 +296,7 @@ fn payload_text(event: &EventRow) -> String {
     let bytes = event.payload_bytes;
     let Some(payload) = &event.payload else { return format!("payload       {bytes} bytes\n") };
     // Anything that a terminal could take for a command is shown as base64.
-    let is_printable = |c: char| !c.is_control() || c == '\n' || c == '\t';
+    let is_printable = |c: char| !is_deceptive(c) || c == '\n' || c == '\t';
     match std::str::from_utf8(payload) {
         Ok(text) if text.chars().all(is_printable) => {
             format!("payload       {bytes} bytes: {}\n", text.trim_end())

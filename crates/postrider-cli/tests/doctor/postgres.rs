@@ -54,6 +54,7 @@ fn a_fresh_outbox_is_well() {
         "schema-drift",
         "table",
         "rights",
+        "replicated",
         "indexes",
         "plans",
         "autovacuum",
@@ -75,7 +76,7 @@ fn a_fresh_outbox_is_well() {
 fn what_is_not_migrated_is_migrated() {
     let postgres = Postgres::new();
     let found = examine(&postgres, &[]);
-    assert_eq!(found.is("schema", "fail"), "outbox has no tables: 1 to apply");
+    assert_eq!(found.is("schema", "fail"), "outbox has no tables: 4 to apply");
     found.is("table", "fail");
     found.is("rights", "skip");
     found.is("fsync", "ok");
@@ -198,8 +199,22 @@ fn the_writer_has_its_rights() {
     postgres.execute(&sql.join(";"));
     examine(&postgres, &args).is("writer-rights", "ok");
     postgres.execute(&format!(
-        "SET ROLE {writer}; SELECT outbox_publish('Order', '1', 'OrderPaid', '{{}}'::jsonb)"
+        "SET ROLE {writer}; SELECT outbox_publish('Order', '1', 'OrderPaid', '{{}}'::jsonb);
+         RESET ROLE"
     ));
+    // More than it needs: to keep events of others from taking effect.
+    let schema = &postgres.schema;
+    postgres.execute(&format!("GRANT INSERT (consumer, event_id) ON inbox TO {writer}"));
+    let found = examine(&postgres, &args);
+    let said = found.is("writer-rights", "warn");
+    assert!(said.contains(&format!("may write {schema}.inbox: it can claim events")), "{said}");
+    assert_eq!(found.sql("writer-rights"), format!("REVOKE ALL ON {schema}.inbox FROM {writer}"));
+    postgres.execute(found.sql("writer-rights"));
+    postgres.execute(&format!("GRANT SELECT (id) ON outbox TO {writer}"));
+    let found = examine(&postgres, &args);
+    assert!(found.is("writer-rights", "warn").contains("may read outbox"), "{}", found.ran.stdout);
+    postgres.execute(found.sql("writer-rights"));
+    examine(&postgres, &args).is("writer-rights", "ok");
 }
 
 #[test]

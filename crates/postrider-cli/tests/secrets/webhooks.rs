@@ -54,20 +54,16 @@ fn an_endpoint_that_echoes_is_not_quoted() {
     let watch = Watch::new(Fixture::migrated());
     let Watch { fixture, .. } = &watch;
     fixture.write("p.toml", config(&sink(echo())));
-    for status in [200, 301, 400, 404, 410, 413, 422, 500] {
+    for status in [200, 301, 400, 401, 403, 404, 410, 413, 422, 500] {
         insert(fixture, status);
-        watch.run(&["relay", "--config", "p.toml", "--drain"]);
+        watch.run(&["relay", "--config", "p.toml", "--drain"]).assert_code(0);
     }
     let listed = watch.run(&["dlq", "list", "--config", "p.toml"]);
-    assert!(listed.stdout.contains("422"), "it is said what became of them: {}", listed.stdout);
-    watch.run(&["dlq", "list", "--by", "error", "--config", "p.toml"]);
-    for status in [401, 403] {
-        // The one before has stopped the pipeline.
-        fixture.database().execute("DELETE FROM outbox WHERE published_at IS NULL", ()).unwrap();
-        insert(fixture, status);
-        let said = watch.run(&["relay", "--config", "p.toml", "--drain"]).assert_code(3).stderr;
-        assert!(said.contains(&status.to_string()), "{said}");
+    for status in ["301", "401", "403", "422"] {
+        let said = &listed.stdout;
+        assert!(said.contains(status), "it is said what became of them: {said}");
     }
+    watch.run(&["dlq", "list", "--by", "error", "--config", "p.toml"]);
     fixture.database().execute("DELETE FROM outbox WHERE published_at IS NULL", ()).unwrap();
     for status in [429, 503] {
         insert(fixture, status);
@@ -91,12 +87,16 @@ fn an_endpoint_that_is_none_is_not_told_with_its_secrets() {
     let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let tls = sink(address).replace("http://", "https://");
     let unresolved = sink(gone).replace(&gone.to_string(), "no-such-host.invalid");
-    for (number, sink) in (200..).zip([sink(address), sink(gone), tls, unresolved]) {
+    for (number, sink) in (200..).zip([sink(address), sink(gone), unresolved]) {
         insert(&watch.fixture, number);
         watch.fixture.write("p.toml", config(&sink));
         watch.run(&["doctor", "--config", "p.toml"]);
         let relay = watch.start(&["relay", "--config", "p.toml"]);
         watch.look_and_stop(relay, "an event was not published");
     }
+    watch.fixture.write("p.toml", config(&tls));
+    watch.run(&["doctor", "--config", "p.toml"]);
+    let ran = watch.run(&["relay", "--config", "p.toml"]);
+    assert!(ran.stderr.contains("does not speak TLS"), "{}", ran.stderr);
     watch.search_exports();
 }

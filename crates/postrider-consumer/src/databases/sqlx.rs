@@ -1,6 +1,6 @@
 //! Pools of sqlx.
 
-use std::time::SystemTime;
+use std::time::Duration;
 
 use postrider::outbox::Answer;
 use postrider::{Claim, Event, Inbox, Key, Sequence, WriteError};
@@ -64,7 +64,7 @@ macro_rules! database {
             fn prune<'t>(
                 tx: &'t mut Self::Tx,
                 consumer: &'t str,
-                older_than: SystemTime,
+                older_than: Duration,
                 limit: u32,
             ) -> Answer<'t, u64> {
                 Inbox::new().prune(tx, consumer, older_than, limit)

@@ -28,6 +28,12 @@ pub enum Refusal {
         /// The longest time for it.
         timeout: Duration,
     },
+    /// Its body comes too slowly: 408.
+    #[error("the body comes with less than {bytes_per_second} bytes a second")]
+    Dripping {
+        /// The least rate.
+        bytes_per_second: u32,
+    },
     /// Its body does not come to an end: 400.
     #[error("the body broke off")]
     BrokenOff,
@@ -48,7 +54,7 @@ impl Refusal {
         match self {
             Self::NotGenuine(_) => StatusCode::UNAUTHORIZED,
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::TooSlow { .. } => StatusCode::REQUEST_TIMEOUT,
+            Self::Dripping { .. } | Self::TooSlow { .. } => StatusCode::REQUEST_TIMEOUT,
             Self::BrokenOff | Self::BadHeader { .. } | Self::NoEvent(_) => StatusCode::BAD_REQUEST,
         }
     }

@@ -1,22 +1,18 @@
 //! A request that was verified.
 
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
-use axum::body::Body;
 use axum::extract::{FromRef, FromRequest, Request};
-use bytes::Bytes;
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use postrider::Event;
 use uuid::Uuid;
 
+use super::body;
 use super::headers::headers;
 use super::refusal::Refusal;
+use super::slots::{Slots, peer};
 use super::verifier::{NotGenuine, Verifier};
 use crate::decoding;
 use crate::subscription::Incoming;
-
-/// Longest time in which a body has to arrive.
-const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A request whose signature and time were verified, for a handler of axum that does the rest
 /// itself: it claims [the event](Self::event) in its own transaction, and answers 2xx after the
@@ -66,11 +62,27 @@ impl Webhook {
         Ok(event)
     }
 
-    pub(super) async fn read(verifier: &Verifier, request: Request) -> Result<Self, Refusal> {
+    /// Reads and verifies a request. With slots, a body that is not small waits for one; `proxies`
+    /// stand between the receiver and its peers.
+    pub(super) async fn read(
+        verifier: &Verifier,
+        slots: Option<(&Slots, usize)>,
+        request: Request,
+    ) -> Result<Self, Refusal> {
         let (parts, body) = request.into_parts();
-        // Before the body: it need not be read for strangers.
-        let signed = verifier.verify_time(&parts.headers, SystemTime::now())?;
-        let body = read_body(body, verifier.body_bytes_max).await?;
+        // All that the head tells comes before the body, which need not be read for strangers.
+        let signed = verifier.verify_head(&parts.headers, SystemTime::now())?;
+        if let Err(refusal) = body::check_size(verifier, &body) {
+            body::discard(body).await;
+            return Err(refusal);
+        }
+        let body = match slots.filter(|_| !body::is_small(&body)) {
+            Some((slots, proxies)) => {
+                let slot = slots.take(peer(&parts, proxies)).await;
+                body::read(verifier, body, &|| slot.is_wanted()).await?
+            }
+            None => body::read(verifier, body, &|| false).await?,
+        };
         verifier.verify_body(&signed, &body)?;
         let headers = headers(signed.id, &parts.headers)?;
         let header = |name| {
@@ -96,16 +108,6 @@ where
     type Rejection = Refusal;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Refusal> {
-        Self::read(&Verifier::from_ref(state), request).await
-    }
-}
-
-async fn read_body(body: Body, bytes_max: usize) -> Result<Bytes, Refusal> {
-    let reading = Limited::new(body, bytes_max).collect();
-    match tokio::time::timeout(BODY_TIMEOUT, reading).await {
-        Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(Refusal::TooLarge { bytes_max }),
-        Ok(Err(_)) => Err(Refusal::BrokenOff),
-        Err(_) => Err(Refusal::TooSlow { timeout: BODY_TIMEOUT }),
+        Self::read(&Verifier::from_ref(state), None, request).await
     }
 }

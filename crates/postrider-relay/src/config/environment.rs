@@ -19,7 +19,7 @@ const SOURCE_KEYS: [&str; 3] = ["HINT", "TABLE", "URL"];
 const SECTIONS: [(&str, &[&str]); 5] = [
     ("SOURCE", &SOURCE_KEYS),
     ("ALARMS", &["DEAD_LETTERS", "ENABLED", "LAG", "RETAINED_WAL"]),
-    ("HTTP", &["LISTEN"]),
+    ("HTTP", &["HOSTS", "LISTEN", "TOKEN"]),
     ("PRUNE", &["ARCHIVE", "EVERY", "KEEP"]),
     ("RECONCILE", &["ENABLED", "EVERY", "OLDER_THAN", "PUBLISH"]),
 ];

@@ -7,7 +7,7 @@ use super::section::{Given, Section};
 use super::tree::Text;
 use super::{Mode, PipelineConfig, Progress, sink};
 use crate::pipeline::{OnDead, Options, Ordering, Retry, Window};
-use crate::sources::{LEASE_DEFAULT, MAX_RETAINED_WAL_DEFAULT};
+use crate::sources::{LEASE_DEFAULT, MAX_RETAINED_WAL_DEFAULT, StartAt};
 
 /// Longest pipeline name, in bytes.
 const NAME_BYTES_MAX: usize = 64;
@@ -53,6 +53,14 @@ pub(super) fn read(section: Section<'_>) -> Read {
         let what = "`max_retained_wal` is for mode \"cdc\": polling keeps nothing of the log";
         section.report.add(&section.origin_of("max_retained_wal"), what, "remove it");
     }
+    let start = section.choice("start", &StartAt::ALL.map(|start| (start.as_str(), start)));
+    if start.is_some() && progress != Progress::Cursor {
+        let what = format!(
+            "`start` is for progress \"cursor\": with \"{progress}\" a new pipeline publishes what \
+             is not published"
+        );
+        section.report.add(&section.origin_of("start"), what, "remove it");
+    }
     let shards = section.integer("shards", 1..=SHARDS_MAX.into());
     let shards = shards.and_then(|shards| u32::try_from(shards).ok()).unwrap_or(1);
     let lease = section.duration("lease", SECOND..=HOUR).unwrap_or(LEASE_DEFAULT);
@@ -72,6 +80,7 @@ pub(super) fn read(section: Section<'_>) -> Read {
         mode: mode.value,
         max_retained_wal: max_retained_wal.unwrap_or(MAX_RETAINED_WAL_DEFAULT),
         progress: progress.value,
+        start: start.unwrap_or_default(),
         aggregate_types,
         shards: shards.value,
         lease,

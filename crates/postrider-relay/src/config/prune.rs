@@ -25,6 +25,8 @@ pub(super) fn read(root: &Section<'_>) -> Option<PruneConfig> {
         let fix = "name a folder, or remove the key";
         section.report.add(&archive.origin, "`archive` in [prune] is empty", fix);
     }
+    let unmatched = section.boolean("unmatched").unwrap_or(false);
     section.finish();
-    Some(PruneConfig { keep: keep?, every, archive: archive.map(|it| it.value.value.into()) })
+    let archive = archive.map(|it| it.value.value.into());
+    Some(PruneConfig { keep: keep?, every, archive, unmatched })
 }

@@ -57,6 +57,7 @@ fn facts(name: &str, options: &Options) -> PipelineFacts {
     PipelineFacts {
         name: name.to_owned(),
         topic: options.encoding.route.topic.constant().map(str::to_owned),
+        header_names: options.encoding.route.headers.iter().map(|(name, _)| name.clone()).collect(),
         retry_horizon: options.retry.horizon(),
         call_timeout: Some(options.publish_timeout),
         window_events: options.window.events_max,

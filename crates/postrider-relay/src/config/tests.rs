@@ -63,6 +63,7 @@ fn everything_can_be_said() {
         keep = "7d"
         every = "30s"
         archive = "/var/lib/app/archive"
+        unmatched = true
 
         [reconcile]
         enabled = true
@@ -80,6 +81,7 @@ fn everything_can_be_said() {
         name = "orders"
         mode = "poll"
         progress = "cursor"
+        start = "unpublished"
         ordering = "none"
         shards = 1
         on_dead = "skip"
@@ -114,6 +116,7 @@ fn everything_can_be_said() {
     assert_eq!(prune.keep, Duration::from_secs(7 * 24 * 3600));
     assert_eq!(prune.every, Duration::from_secs(30));
     assert_eq!(prune.archive.as_deref(), Some("/var/lib/app/archive".as_ref()));
+    assert!(prune.unmatched);
     let (minute, hour) = (Duration::from_secs(60), Duration::from_secs(3600));
     let reconcile = ReconcileConfig { every: minute, older_than: hour, publish: false };
     assert_eq!(config.reconcile, Some(reconcile));
@@ -121,7 +124,8 @@ fn everything_can_be_said() {
         AlarmConfig { lag: Duration::from_secs(30), dead_letters: 10, retained_wal: 1 << 30 };
     assert_eq!(config.alarms, Some(alarms));
     let orders = &config.pipelines[0];
-    assert_eq!(orders.progress, Progress::Cursor);
+    assert_eq!((orders.progress, orders.start), (Progress::Cursor, StartAt::Unpublished));
+    assert_eq!(config.pipelines[1].start, StartAt::Oldest);
     assert_eq!(orders.aggregate_types, ["Order", "Invoice"]);
     let options = &orders.options;
     assert_eq!((options.ordering, options.on_dead), (Ordering::None, OnDead::Skip));
@@ -213,7 +217,7 @@ port = 8787
             "  fix: use 1 to 256",
             "p.toml:18:1: unknown key `colour` in [[pipeline]]",
             "  fix: remove it; [[pipeline]] has grace, lease, match, max_retained_wal, mode, name, \
-             on_dead, ordering, progress, retry, shards, sink, stall_after, window",
+             on_dead, ordering, progress, retry, shards, sink, stall_after, start, window",
             "p.toml:19:28: `aggregate_type` is empty",
             "  fix: name at least one, or remove the key",
             "p.toml:20:21: `events` cannot be 0",
@@ -241,11 +245,11 @@ port = 8787
             "p.toml:36:11: `archive` in [prune] is empty",
             "  fix: name a folder, or remove the key",
             "p.toml:37:1: unknown key `partitions` in [prune]",
-            "  fix: remove it; [prune] has archive, every, keep",
+            "  fix: remove it; [prune] has archive, every, keep, unmatched",
             "p.toml:40:10: `listen` cannot be \"localhost\"",
             "  fix: write an IP address of this host and a port: \"127.0.0.1:8787\"",
             "p.toml:41:1: unknown key `port` in [http]",
-            "  fix: remove it; [http] has listen",
+            "  fix: remove it; [http] has hosts, listen, token",
         ],
     );
 }
@@ -740,4 +744,24 @@ signing_secrets = "${env:CANARY}"
     let shown = format!("{problems} {problems:?} {problems:#?}");
     assert!(problems.iter().count() >= 8, "{problems}");
     assert!(!shown.contains("c4n4ry"), "{shown}");
+}
+
+#[test]
+fn a_start_is_for_a_cursor() {
+    let text = |progress: &str, start: &str| {
+        format!(
+            "[source]\nurl = \"sqlite://app.db\"\n[[pipeline]]\nname = \"orders\"\n\
+             progress = \"{progress}\"\nstart = \"{start}\"\nsink = {{ url = \"stdout:\" }}\n"
+        )
+    };
+    for start in StartAt::ALL {
+        let config = parse(&text("cursor", start.as_str()));
+        assert_eq!(config.pipelines[0].start, start);
+        for progress in ["mark", "delete"] {
+            let text = text(progress, start.as_str());
+            let error = Config::parse(&text, "p.toml", &Environment::default()).unwrap_err();
+            let error = error.to_string();
+            assert!(error.contains("`start` is for progress \"cursor\""), "{error}");
+        }
+    }
 }

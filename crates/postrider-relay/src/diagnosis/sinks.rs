@@ -10,6 +10,7 @@ use tokio::time::timeout;
 
 use super::{Finding, Fix};
 use crate::config::PipelineConfig;
+use crate::private_files::shared_link;
 use crate::shell::word;
 use crate::sink::SinkError;
 
@@ -129,7 +130,11 @@ fn looks_only(pipeline: &PipelineConfig) -> Option<Finding> {
     let path = pipeline.sink.file()?;
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let folder = parent.unwrap_or(std::path::Path::new("."));
-    Some(if path.is_dir() {
+    Some(if let Some(link) = shared_link(&path) {
+        let link = link.display();
+        Finding::fail(CHECK, format!("{link} is a symbolic link in a folder that others can write"))
+            .with(Fix::advice("name the file that it leads to"))
+    } else if path.is_dir() {
         Finding::fail(CHECK, format!("{} is a folder", path.display()))
             .with(Fix::advice("name a file"))
     } else if path.exists() {

@@ -20,6 +20,7 @@ fn green() -> PipelineStatus {
         deferred: 0,
         blocked_keys: 0,
         last_settled_at: Some(now() - seconds(1)),
+        trouble: None,
         leases: vec![LeaseStatus {
             shard: 0,
             owner: Some("relay-1".into()),
@@ -148,4 +149,17 @@ fn a_key_that_is_paused_is_no_key_in_trouble() {
     assert_eq!(reasons[0].command.as_deref(), Some("postrider resume --key Order/1"));
     let both = PipelineStatus { blocked_keys: 2, ..paused };
     assert_eq!(codes(&both), [("paused_keys", Level::Warn), ("blocked", Level::Warn)]);
+}
+
+#[test]
+fn a_sink_in_trouble_is_told_with_its_error() {
+    let trouble = |seconds| {
+        let since = now() - Duration::from_secs(seconds);
+        let trouble = Some(SinkTrouble { why: "answered 403".to_owned(), since });
+        reasons(&PipelineStatus { trouble, ..green() }, &Thresholds::default(), now())
+    };
+    let found = trouble(5);
+    assert_eq!((found[0].code, found[0].level), ("trouble", Level::Warn));
+    assert_eq!(found[0].what, "the sink has been in trouble for 5s: answered 403");
+    assert_eq!(trouble(90)[0].level, Level::Fail);
 }

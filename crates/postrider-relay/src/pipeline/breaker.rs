@@ -12,11 +12,13 @@
 //!
 //! While it is not closed, failures say nothing about single events, so no attempt is counted.
 //!
-//! An endpoint that answers every event with an error looks, event by event, like many bad
-//! events. So [`OUTAGE_LANES`] failures of different lanes without a success between them are
-//! taken for an outage, too. To tell the two apart again, each fruitless round of probing lets
-//! twice as many events through: among bad ones, a good one is soon found. A sink that could not
-//! be reached, on the other hand, is back as soon as it answers anything, be it an error.
+//! An endpoint that answers every event with an error, or refuses every event, looks, event by
+//! event, like many bad events. So [`OUTAGE_LANES`] failures or refusals of different lanes without
+//! a success between them are taken for an outage, too. To tell the two apart again, each fruitless
+//! round of probing lets twice as many events through: among bad ones, a good one is soon found.
+//! And if the same few lanes fail again and again, with fewer than [`OUTAGE_LANES`] of them left, it
+//! is they that are bad: the others may have been parked, or discarded. A sink that could not be
+//! reached, on the other hand, is back as soon as it answers anything, be it an error.
 
 use std::time::Duration;
 
@@ -24,6 +26,8 @@ use super::decision::backoff;
 
 /// Failures of so many different lanes, without a success between them, are an outage.
 pub const OUTAGE_LANES: usize = 10;
+/// When a lane has failed so often in an outage, and few others have, no others are left.
+const TURNS: u32 = 3;
 /// The first pause of an outage.
 const PAUSE_INITIAL: Duration = Duration::from_millis(250);
 /// The longest pause of an outage: so long recovery may go unnoticed.
@@ -41,6 +45,8 @@ pub(super) struct Breaker {
     probes: usize,
     /// Lanes that failed since the last success.
     streak: Vec<u64>,
+    /// Lanes that failed while everything did, and how often: fewer than [`OUTAGE_LANES`] of them.
+    again: Vec<(u64, u32)>,
     seed: u64,
 }
 
@@ -60,7 +66,8 @@ enum State {
 
 impl Breaker {
     pub(super) fn new(seed: u64) -> Self {
-        Self { state: State::Closed, rounds: 0, probes: 1, streak: Vec::new(), seed }
+        let (state, streak, again) = (State::Closed, Vec::new(), Vec::new());
+        Self { state, rounds: 0, probes: 1, streak, again, seed }
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -87,11 +94,19 @@ impl Breaker {
         }
     }
 
-    /// The sink answered for an event, be it that it rejects it.
+    /// The sink took an event.
     pub(super) fn answered(&mut self, now: Duration) {
         match self.state {
             State::Open { until, asked: true } if now < until => self.streak.clear(),
             State::Open { .. } | State::Closed | State::Probing => *self = Self::new(self.seed),
+        }
+    }
+
+    /// An event can never be accepted: that says nothing about others. Only a sink that could not
+    /// be reached is back with it.
+    pub(super) fn rejected(&mut self, now: Duration) {
+        if self.state == State::Probing && self.streak.len() < OUTAGE_LANES {
+            self.answered(now);
         }
     }
 
@@ -109,9 +124,15 @@ impl Breaker {
         self.state = State::Open { until, asked: true };
     }
 
-    /// An event of this lane failed. True if that is part of an outage.
+    /// An event of this lane failed or was refused. True if that is part of an outage.
     pub(super) fn failed(&mut self, lane: u64, now: Duration) -> bool {
         let everything_fails = self.streak.len() >= OUTAGE_LANES;
+        let may_close = matches!(self.state, State::Open { asked: false, .. } | State::Probing);
+        if everything_fails && may_close && self.are_few_left(lane) {
+            let streak = self.again.drain(..).map(|(lane, _)| lane).collect();
+            *self = Self { streak, ..Self::new(self.seed) };
+            return false;
+        }
         match self.state {
             State::Open { .. } => return true,
             State::Probing if everything_fails => {
@@ -130,6 +151,25 @@ impl Breaker {
         }
         self.open(now);
         true
+    }
+
+    /// Notes a failure while everything fails. True if that is because only a few lanes are left.
+    fn are_few_left(&mut self, lane: u64) -> bool {
+        let turns = match self.again.iter_mut().find(|(known, _)| *known == lane) {
+            Some((_, turns)) => {
+                *turns += 1;
+                *turns
+            }
+            None => {
+                self.again.push((lane, 1));
+                1
+            }
+        };
+        if self.again.len() >= OUTAGE_LANES {
+            self.again.clear();
+            return false;
+        }
+        turns >= TURNS
     }
 
     fn open(&mut self, now: Duration) {
@@ -183,6 +223,26 @@ mod tests {
     }
 
     #[test]
+    fn an_event_that_can_never_be_accepted_neither_ends_an_outage_nor_a_streak() {
+        let mut breaker = Breaker::new(1);
+        for lane in 0..OUTAGE_LANES as u64 {
+            assert!(breaker.is_closed());
+            breaker.rejected(ms(0));
+            breaker.failed(lane, ms(0));
+        }
+        assert!(!breaker.is_closed());
+        assert_eq!(breaker.allowance(PAUSE_MAX, 0), 1);
+        breaker.rejected(PAUSE_MAX);
+        assert!(!breaker.is_closed());
+        assert_eq!(breaker.allowance(PAUSE_MAX, 0), 1, "another one is tried at once");
+        let mut away = Breaker::new(1);
+        away.unavailable(ms(0));
+        assert_eq!(away.allowance(PAUSE_MAX, 0), 1);
+        away.rejected(PAUSE_MAX);
+        assert!(away.is_closed(), "whoever rejects is there");
+    }
+
+    #[test]
     fn fruitless_rounds_of_failures_let_more_probes_through() {
         let mut breaker = Breaker::new(1);
         for lane in 0..OUTAGE_LANES as u64 {
@@ -196,6 +256,28 @@ mod tests {
             breaker.failed(lane, now);
         }
         assert_eq!(probes, [1, 2, 4, 8, 16, 32, 64, 64]);
+    }
+
+    #[test]
+    fn the_few_lanes_that_are_left_are_bad_themselves() {
+        let mut breaker = Breaker::new(1);
+        let mut now = ms(0);
+        let mut fails = |breaker: &mut Breaker, lane| {
+            now += PAUSE_MAX;
+            breaker.allowance(now, 0);
+            breaker.failed(lane, now)
+        };
+        for lane in 0..OUTAGE_LANES as u64 {
+            fails(&mut breaker, lane);
+        }
+        // As long as there are many, it is an outage, however long it takes.
+        for lane in 0..100 * OUTAGE_LANES as u64 {
+            assert!(fails(&mut breaker, lane % OUTAGE_LANES as u64), "{lane}");
+        }
+        let few = [1, 2, 1, 2, 1];
+        assert_eq!(few.map(|lane| fails(&mut breaker, lane)), [true, true, true, true, false]);
+        assert!(breaker.is_closed());
+        assert!(!fails(&mut breaker, 2), "and so on");
     }
 
     #[test]

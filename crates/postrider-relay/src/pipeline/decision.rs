@@ -48,8 +48,11 @@ pub fn decide(
     let pause = |doublings| backoff(retry.initial, retry.max, doublings, jitter);
     match (error.kind, sink) {
         (FailureKind::Misconfigured, _) => Action::Stop,
+        // While everybody is refused, no event is: whatever the target says about it.
+        (FailureKind::Failed | FailureKind::Refused | FailureKind::Rejected, SinkIs::Down) => {
+            Action::Postpone(pause(POSTPONED_DOUBLINGS))
+        }
         (FailureKind::Rejected, _) => Action::Park,
-        (FailureKind::Failed, SinkIs::Down) => Action::Postpone(pause(POSTPONED_DOUBLINGS)),
         // The sink asks to be spared this event only.
         (FailureKind::Throttled, SinkIs::Well) => {
             Action::Postpone(pause(POSTPONED_DOUBLINGS).max(error.retry_after.unwrap_or_default()))
@@ -58,11 +61,11 @@ pub fn decide(
             Action::Hold
         }
         // A sink that is away for one event and there for others has trouble with that event.
-        (FailureKind::Failed | FailureKind::Unavailable, _) if attempts >= retry.attempts => {
-            Action::Park
-        }
-        (FailureKind::Failed | FailureKind::Unavailable, _) => {
-            Action::Retry(pause(attempts.saturating_sub(1)))
+        (FailureKind::Failed | FailureKind::Refused | FailureKind::Unavailable, _) => {
+            match attempts >= retry.attempts {
+                true => Action::Park,
+                false => Action::Retry(pause(attempts.saturating_sub(1))),
+            }
         }
     }
 }
@@ -100,23 +103,34 @@ mod tests {
 
     #[test]
     fn every_kind_has_its_action() {
-        use FailureKind::{Failed, Misconfigured, Rejected, Throttled, Unavailable};
+        use FailureKind::{Failed, Misconfigured, Refused, Rejected, Throttled, Unavailable};
         use SinkIs::{Down, Unknown, Well};
         let decide =
             |kind, attempts, sink| decide(&SinkError::new(kind, "no"), attempts, &RETRY, sink, 7);
         for attempts in 1..100 {
             for sink in [Down, Unknown, Well] {
-                assert_eq!(decide(Rejected, attempts, sink), Action::Park);
                 assert_eq!(decide(Misconfigured, attempts, sink), Action::Stop);
+            }
+            for sink in [Unknown, Well] {
+                assert_eq!(decide(Rejected, attempts, sink), Action::Park);
             }
             for sink in [Down, Unknown] {
                 assert_eq!(decide(Unavailable, attempts, sink), Action::Hold);
                 assert_eq!(decide(Throttled, attempts, sink), Action::Hold);
             }
             assert!(matches!(decide(Throttled, attempts, Well), Action::Postpone(_)));
-            assert!(matches!(decide(Failed, attempts, Down), Action::Postpone(_)));
+            for kind in [Failed, Refused, Rejected] {
+                assert!(matches!(decide(kind, attempts, Down), Action::Postpone(_)));
+            }
         }
-        for (kind, sink) in [(Failed, Unknown), (Failed, Well), (Unavailable, Well)] {
+        let counted = [
+            (Failed, Unknown),
+            (Failed, Well),
+            (Refused, Unknown),
+            (Refused, Well),
+            (Unavailable, Well),
+        ];
+        for (kind, sink) in counted {
             assert!(matches!(decide(kind, 1, sink), Action::Retry(_)));
             assert!(matches!(decide(kind, 2, sink), Action::Retry(_)));
             assert_eq!(decide(kind, 3, sink), Action::Park);

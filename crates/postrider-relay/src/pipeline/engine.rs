@@ -19,7 +19,9 @@
 //!    that the last one is gone *and* no verdict that sets another one aside is still on its way.
 //!    An event is set aside only when it is the first of its lane: so whatever comes back of a
 //!    blocked key has nothing before it that the source does not know of yet.
-//! 5. While the sink as a whole is in trouble, nothing is counted against events, a few of them
+//! 5. Events that were refused in company keep their places, and nothing is counted against them
+//!    (see [`company`](super::company)).
+//! 6. While the sink as a whole is in trouble, nothing is counted against events, a few of them
 //!    are tried, and no more are read than that takes.
 
 mod answers;
@@ -36,6 +38,7 @@ pub use self::exchange::{Call, Incoming, Policy, Progress, SettlementBatch};
 use self::exchange::Note;
 use super::breaker::{Breaker, PROBES_MAX};
 use super::care::{Care, Turn};
+use super::company::{Company, Kind};
 use super::lanes::{Entry, Lanes, Room};
 use super::options::{Ordering, Window};
 use crate::failure::{Failure, FailureKind, SinkError};
@@ -51,6 +54,7 @@ pub struct Engine<M> {
     lanes: Lanes<M>,
     breaker: Breaker,
     care: Care,
+    company: Company,
     /// Lanes that an operator has stopped.
     paused: HashSet<u64>,
     /// Blocked keys, each with the number of verdicts on their way that set something aside.
@@ -75,6 +79,7 @@ impl<M> Engine<M> {
             lanes: Lanes::new(),
             breaker: Breaker::new(policy.seed),
             care: Care::after(crashes, policy.window.events_max),
+            company: Company::new(),
             paused: HashSet::new(),
             blocked: blocked.into_iter().map(|key| (key, 0)).collect(),
             calls: 0,
@@ -146,17 +151,43 @@ impl<M> Engine<M> {
         if self.care.is_careful() {
             return self.next_careful_call(events);
         }
-        let whole_lanes = self.policy.ordered_by_key;
-        let bytes = self.policy.batch_bytes_max;
+        if self.company.under_way == Some(Kind::Alone) {
+            return None;
+        }
+        let room = Room {
+            events,
+            bytes: self.policy.batch_bytes_max,
+            whole_lanes: self.policy.ordered_by_key,
+        };
+        if self.lanes.has_suspects() && self.company.under_way.is_none() {
+            let events = events.min(self.company.most());
+            // What is refused alone was refused because of itself.
+            let kind = if events == 1 { Kind::Alone } else { Kind::Suspects };
+            if kind == Kind::Alone && self.calls > 0 {
+                return None;
+            }
+            if let Some(entries) =
+                self.sendable(|lanes| lanes.take_suspects(Room { events, ..room }))
+            {
+                self.company.under_way = Some(kind);
+                return Some(self.call(entries, kind));
+            }
+        }
+        let entries = self.sendable(|lanes| lanes.take(room))?;
+        Some(self.call(entries, Kind::Ordinary))
+    }
+
+    /// Takes events until there are some that may be sent, or none are left.
+    fn sendable(&mut self, take: impl Fn(&mut Lanes<M>) -> Vec<usize>) -> Option<Vec<usize>> {
         loop {
-            let entries = self.lanes.take(Room { events, bytes, whole_lanes });
+            let entries = take(&mut self.lanes);
             if entries.is_empty() {
                 return None;
             }
             let mut entries = self.without_paused(entries);
             entries.retain(|index| !self.park_unsendable(*index));
             if !entries.is_empty() {
-                return Some(self.call(entries));
+                return Some(entries);
             }
         }
     }
@@ -169,7 +200,7 @@ impl<M> Engine<M> {
         let (key, attempts) = (entry.key, entry.attempts.saturating_add(1));
         let failure = Failure { kind: FailureKind::Rejected, message, attempts };
         self.conclude(index, Verdict::Parked { failure, blocks: self.parked_blocks(key) });
-        self.lanes.put_back(key, 1, &[]);
+        self.lanes.put_back(key, 1, &[], false);
         true
     }
 
@@ -177,7 +208,7 @@ impl<M> Engine<M> {
     /// event that brought the relay down too often.
     fn next_careful_call(&mut self, allowed: usize) -> Option<Call<M>> {
         if let Some(turn) = self.care.turn.take_if(|turn| turn.written) {
-            let mut call = self.call(vec![turn.entry]);
+            let mut call = self.call(vec![turn.entry], Kind::Alone);
             call.written_down = true;
             return Some(call);
         }
@@ -203,19 +234,19 @@ impl<M> Engine<M> {
             let message = format!("the relay stopped {attempts} times while publishing this event");
             let failure = Failure { kind: FailureKind::Failed, message, attempts };
             self.conclude(index, Verdict::Parked { failure, blocks: self.parked_blocks(key) });
-            self.lanes.put_back(key, 1, &[]);
+            self.lanes.put_back(key, 1, &[], false);
         }
         None
     }
 
-    fn call(&mut self, entries: Vec<usize>) -> Call<M> {
+    fn call(&mut self, entries: Vec<usize>, kind: Kind) -> Call<M> {
         let messages = entries
             .iter()
             .map(|index| self.lanes.entry(*index).message.take())
             .map(|message| message.expect("an event that is not under way has its message"))
             .collect();
         self.calls += 1;
-        Call { entries, messages, written_down: false }
+        Call { entries, messages, kind, written_down: false }
     }
 
     fn settle(&mut self, handle: Handle, key: Option<u64>, early: bool, verdict: Verdict) {
@@ -278,7 +309,7 @@ impl<M> Engine<M> {
             let taken_back = Verdict::Attempting { attempts, blocks };
             self.verdict(entry.handle, taken_back, Note::default());
             self.settle(entry.handle, entry.key, entry.early, Verdict::Released);
-            self.lanes.put_back(entry.key, 1, &[]);
+            self.lanes.put_back(entry.key, 1, &[], false);
         }
         self.release();
     }

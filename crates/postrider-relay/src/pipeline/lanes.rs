@@ -4,6 +4,9 @@
 //! first event to a call, or several where the sink keeps their order; it becomes ready again
 //! when the call is over. So two events of one key are never under way in two calls at a time.
 //!
+//! A lane with events that were refused in company (see [`company`](super::company)) is *suspect*
+//! instead of ready, until these events have gone.
+//!
 //! Lanes are named by a hash of their key, seeded anew in each process. Should two keys of a
 //! window ever collide (a chance of one in 2⁶⁴ for each pair), they share a lane and wait for each
 //! other; only if both are blocked could a new event of one overtake its queue.
@@ -76,7 +79,11 @@ impl<M> Entry<M> {
 struct Lane {
     head: Option<usize>,
     tail: Option<usize>,
+    /// Events that are not under way.
+    waiting: usize,
     in_flight: usize,
+    /// So many of its first events were refused in company.
+    suspects: usize,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -91,6 +98,8 @@ pub(super) struct Lanes<M> {
     entries: Slab<Entry<M>>,
     lanes: HashMap<u64, Lane, foldhash::fast::FixedState>,
     ready: VecDeque<Ready>,
+    /// What was refused in company and is not under way.
+    suspect: VecDeque<Ready>,
     in_flight: usize,
 }
 
@@ -109,6 +118,7 @@ impl<M> Lanes<M> {
             entries: Slab::new(),
             lanes: HashMap::default(),
             ready: VecDeque::new(),
+            suspect: VecDeque::new(),
             in_flight: 0,
         }
     }
@@ -136,6 +146,7 @@ impl<M> Lanes<M> {
             return;
         };
         let lane = self.lanes.entry(key).or_default();
+        lane.waiting += 1;
         match lane.tail.replace(index) {
             Some(tail) => self.entries[tail].next = Some(index),
             None => {
@@ -147,13 +158,67 @@ impl<M> Lanes<M> {
         }
     }
 
-    /// Takes as many events as fit from ready lanes; those of one lane stand together and in
-    /// order, and one that can never be sent comes alone of its lane.
+    /// Takes as many events as fit from ready lanes: one of each, and more of each where there
+    /// are fewer lanes than room. Those of one lane stand together and in order, and one that can
+    /// never be sent comes alone of its lane.
     pub(super) fn take(&mut self, room: Room) -> Vec<usize> {
-        let mut taken = Vec::with_capacity(room.events.min(self.ready.len()));
+        let depth = match room.whole_lanes {
+            true => self.depth(room.events),
+            false => 1,
+        };
+        let mut ready = std::mem::take(&mut self.ready);
+        let taken = self.take_from(&mut ready, room, |_| depth);
+        self.ready = ready;
+        taken
+    }
+
+    /// Takes as many as fit of the events that were refused in company, and no others.
+    pub(super) fn take_suspects(&mut self, room: Room) -> Vec<usize> {
+        let mut suspect = std::mem::take(&mut self.suspect);
+        let most = |lane: &Lane| if room.whole_lanes { lane.suspects } else { 1 };
+        let taken = self.take_from(&mut suspect, room, most);
+        self.suspect = suspect;
+        taken
+    }
+
+    /// Whether events that were refused in company wait.
+    pub(super) fn has_suspects(&self) -> bool {
+        !self.suspect.is_empty()
+    }
+
+    /// How many events each ready lane may give, so that so many are shared out evenly: a long
+    /// lane takes only what shorter ones leave.
+    fn depth(&self, events: usize) -> usize {
+        if self.ready.len() >= events {
+            return 1;
+        }
+        let waiting = |ready: &Ready| match ready {
+            Ready::Free(_) => 1,
+            Ready::Lane(key) => self.lanes[key].waiting,
+        };
+        let mut lengths: Vec<usize> = self.ready.iter().map(waiting).collect();
+        lengths.sort_unstable();
+        let mut left = events;
+        for (index, length) in lengths.iter().enumerate() {
+            let share = left / (lengths.len() - index);
+            if *length > share {
+                return share;
+            }
+            left -= length;
+        }
+        usize::MAX
+    }
+
+    fn take_from(
+        &mut self,
+        queue: &mut VecDeque<Ready>,
+        room: Room,
+        most_of: impl Fn(&Lane) -> usize,
+    ) -> Vec<usize> {
+        let mut taken = Vec::with_capacity(room.events.min(queue.len()));
         let mut bytes_left = room.bytes;
         while taken.len() < room.events {
-            let Some(ready) = self.ready.pop_front() else { break };
+            let Some(ready) = queue.pop_front() else { break };
             let before = taken.len();
             match ready {
                 Ready::Free(index) => {
@@ -161,10 +226,13 @@ impl<M> Lanes<M> {
                         taken.push(index);
                     }
                 }
-                Ready::Lane(key) => self.take_lane(key, room, &mut bytes_left, &mut taken),
+                Ready::Lane(key) => {
+                    let most = most_of(&self.lanes[&key]).min(room.events - taken.len());
+                    self.take_lane(key, most, &mut bytes_left, &mut taken);
+                }
             }
             if taken.len() == before {
-                self.ready.push_front(ready);
+                queue.push_front(ready);
                 break;
             }
         }
@@ -172,8 +240,7 @@ impl<M> Lanes<M> {
         taken
     }
 
-    fn take_lane(&mut self, key: u64, room: Room, bytes_left: &mut usize, taken: &mut Vec<usize>) {
-        let most = if room.whole_lanes { room.events - taken.len() } else { 1 };
+    fn take_lane(&mut self, key: u64, most: usize, bytes_left: &mut usize, taken: &mut Vec<usize>) {
         let lane = self.lanes.get_mut(&key).expect("a ready lane exists");
         while let Some(index) = lane.head.filter(|_| lane.in_flight < most) {
             let entry = &mut self.entries[index];
@@ -183,6 +250,7 @@ impl<M> Lanes<M> {
             }
             taken.push(index);
             lane.in_flight += 1;
+            lane.waiting -= 1;
             lane.head = entry.next.take();
             if !sendable {
                 break;
@@ -199,11 +267,18 @@ impl<M> Lanes<M> {
     }
 
     /// Ends a call for the events of one lane: `taken` of them were under way, and `held` go
-    /// back to their place, in order.
-    pub(super) fn put_back(&mut self, key: Option<u64>, taken: usize, held: &[usize]) {
+    /// back to their place, in order; `in_company` if it is because they were refused so.
+    pub(super) fn put_back(
+        &mut self,
+        key: Option<u64>,
+        taken: usize,
+        held: &[usize],
+        in_company: bool,
+    ) {
         self.in_flight -= taken;
         let Some(key) = key else {
-            self.ready.extend(held.iter().map(|index| Ready::Free(*index)));
+            let queue = if in_company { &mut self.suspect } else { &mut self.ready };
+            queue.extend(held.iter().map(|index| Ready::Free(*index)));
             return;
         };
         let LaneEntry::Occupied(mut lane) = self.lanes.entry(key) else {
@@ -211,15 +286,22 @@ impl<M> Lanes<M> {
         };
         let ends = lane.get_mut();
         ends.in_flight = 0;
+        ends.waiting += held.len();
+        ends.suspects = ends.suspects.saturating_sub(taken - held.len());
+        if in_company {
+            ends.suspects = ends.suspects.max(held.len());
+        }
         for index in held.iter().rev() {
             self.entries[*index].next = ends.head;
             ends.head = Some(*index);
             ends.tail.get_or_insert(*index);
         }
-        if ends.head.is_some() {
-            self.ready.push_back(Ready::Lane(key));
-        } else {
+        if ends.head.is_none() {
             lane.remove();
+        } else if ends.suspects > 0 {
+            self.suspect.push_back(Ready::Lane(key));
+        } else {
+            self.ready.push_back(Ready::Lane(key));
         }
     }
 
@@ -229,9 +311,12 @@ impl<M> Lanes<M> {
         let Some(lane) = self.lanes.get_mut(&key) else { return cleared };
         let mut head = lane.head.take();
         lane.tail = None;
+        lane.waiting = 0;
         if lane.in_flight == 0 {
             self.lanes.remove(&key);
-            self.ready.retain(|ready| !matches!(ready, Ready::Lane(lane) if *lane == key));
+            let is_other = |ready: &Ready| !matches!(ready, Ready::Lane(lane) if *lane == key);
+            self.ready.retain(is_other);
+            self.suspect.retain(is_other);
         }
         while let Some(index) = head {
             let entry = self.entries.remove(index);
@@ -244,7 +329,8 @@ impl<M> Lanes<M> {
     /// Removes every event that is not under way.
     pub(super) fn clear_all(&mut self) -> Vec<Entry<M>> {
         let mut cleared = Vec::new();
-        for ready in std::mem::take(&mut self.ready) {
+        let suspect = std::mem::take(&mut self.suspect);
+        for ready in std::mem::take(&mut self.ready).into_iter().chain(suspect) {
             if let Ready::Free(index) = ready {
                 cleared.push(self.entries.remove(index));
             }
@@ -264,4 +350,65 @@ fn fits(bytes: usize, taken: &[usize], bytes_left: &mut usize) -> bool {
     }
     *bytes_left = bytes_left.saturating_sub(bytes);
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lanes with so many events each.
+    fn lanes(lengths: &[usize]) -> Lanes<()> {
+        let mut lanes = Lanes::new();
+        for (key, length) in lengths.iter().enumerate() {
+            for _ in 0..*length {
+                let key = key as u64;
+                lanes.push(Entry::new(Handle(key), Some(key), 0, Ok(())));
+            }
+        }
+        lanes
+    }
+
+    /// How many events a call has of each lane, which stand together.
+    fn shares(lanes: &mut Lanes<()>, events: usize) -> Vec<(u64, usize)> {
+        let room = Room { events, bytes: usize::MAX, whole_lanes: true };
+        let mut shares: Vec<(u64, usize)> = Vec::new();
+        for index in lanes.take(room) {
+            let key = lanes.entry(index).key.expect("each has a key");
+            match shares.last_mut().filter(|(last, _)| *last == key) {
+                Some((_, count)) => *count += 1,
+                None => shares.push((key, 1)),
+            }
+        }
+        shares
+    }
+
+    #[test]
+    fn a_hot_lane_takes_what_others_leave() {
+        assert_eq!(shares(&mut lanes(&[100]), 10), [(0, 10)]);
+        assert_eq!(shares(&mut lanes(&[100, 1, 1]), 10), [(0, 8), (1, 1), (2, 1)]);
+        assert_eq!(shares(&mut lanes(&[100, 3, 100]), 11), [(0, 4), (1, 3), (2, 4)]);
+        assert_eq!(shares(&mut lanes(&[2, 3]), 10), [(0, 2), (1, 3)]);
+        let many = shares(&mut lanes(&[100; 20]), 10);
+        assert_eq!(many, (0..10).map(|key| (key, 1)).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn what_was_refused_in_company_waits_by_itself() {
+        let mut lanes = lanes(&[5, 1]);
+        let room = Room { events: 3, bytes: usize::MAX, whole_lanes: true };
+        let taken = lanes.take(room);
+        assert_eq!(taken, [0, 1, 5]);
+        lanes.put_back(Some(0), 2, &taken[..2], true);
+        lanes.finish(5);
+        lanes.put_back(Some(1), 1, &[], false);
+        assert!(lanes.take(room).is_empty(), "the rest of its lane waits behind it");
+        assert_eq!(lanes.take_suspects(Room { events: 1, ..room }), [0]);
+        lanes.finish(0);
+        lanes.put_back(Some(0), 1, &[], false);
+        assert_eq!(lanes.take_suspects(room), [1], "what was not refused is no suspect");
+        lanes.finish(1);
+        lanes.put_back(Some(0), 1, &[], false);
+        assert!(!lanes.has_suspects());
+        assert_eq!(lanes.take(room), [2, 3, 4]);
+    }
 }

@@ -112,12 +112,20 @@ impl Source for LeasedSource {
         self.handle.unless_failed(self.inner.survived()).await
     }
 
+    async fn note_trouble(&self, trouble: Option<&str>) -> Result<(), SourceError> {
+        self.handle.unless_failed(self.inner.note_trouble(trouble)).await
+    }
+
     async fn pending(&self) -> Result<bool, SourceError> {
         self.handle.unless_failed(self.inner.pending()).await
     }
 
     fn lease(&self) -> Lease {
         *self.handle.shared.lease.lock().unwrap()
+    }
+
+    async fn give_back(self: Box<Self>) {
+        Box::new(self.inner).give_back().await;
     }
 
     async fn close(self: Box<Self>) -> Result<(), SourceError> {

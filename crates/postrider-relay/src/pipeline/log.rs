@@ -83,7 +83,9 @@ impl<'a> Log<'a> {
         let (pipeline, error) = (self.pipeline, error.unwrap_or("none"));
         match trouble {
             Trouble::None => info!(pipeline, "events flow again"),
-            Trouble::Outage => warn!(pipeline, error, "the sink is in trouble; events wait"),
+            Trouble::Outage => {
+                warn!(pipeline, error, "the sink is in trouble; events wait, none is parked");
+            }
             Trouble::Stall => warn!(pipeline, error, "no progress: events wait, none is delivered"),
         }
     }

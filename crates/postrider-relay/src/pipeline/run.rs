@@ -7,6 +7,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 
+use self::troubling::note_last;
 use super::calling::{
     BoxFuture, Published, check, is_over, lease_end, patiently, publish, until_there, wait,
 };
@@ -15,6 +16,7 @@ use super::decision::random_jitter;
 use super::engine::{Engine, Policy, Progress, SettlementBatch};
 use super::intake::{hash, incoming};
 use super::log::Log;
+use super::unsettled::Unsettled;
 use super::{Options, PipelineError, State, Status, Totals};
 use crate::failure::FailureKind;
 use crate::pauses::{Pause, PauseWatch};
@@ -32,6 +34,9 @@ const READ_WAIT_DRAIN: Duration = Duration::from_millis(50);
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long settling may take after the grace time.
 const SETTLE_GRACE: Duration = Duration::from_secs(2);
+
+/// What was written down as the sink's trouble, and whether it could be.
+type NotedTrouble = (Option<String>, Result<(), SourceError>);
 
 /// A pipeline while it runs.
 pub(super) struct Run<'a> {
@@ -54,10 +59,17 @@ pub(super) struct Run<'a> {
     settling: Option<Settling<'a>>,
     /// On the way to note that the start went well.
     noting: Option<BoxFuture<'a, Result<(), SourceError>>>,
+    /// On the way to note what is wrong with the sink, or that nothing is.
+    noting_trouble: Option<BoxFuture<'a, NotedTrouble>>,
+    /// What is noted, and when that was last tried.
+    noted_trouble: Option<String>,
+    trouble_noted_at: Option<Instant>,
     /// On the way to learn whether anything is left.
     asking: Option<BoxFuture<'a, Result<bool, SourceError>>>,
     /// On the way to learn that the sink is there, if it was not at the start.
     sink_away: Option<BoxFuture<'a, ()>>,
+    /// The ids of what was read and is not settled, if the sink wants to hear what is.
+    unsettled: Option<Unsettled>,
     /// The last read found nothing.
     exhausted: bool,
     /// Another relay asked for the lease, and this is why the run stops.
@@ -126,6 +138,7 @@ impl<'a> Run<'a> {
         let trouble = checked.as_ref().err().map(ToString::to_string);
         match checked {
             Err(error) if error.kind == FailureKind::Misconfigured => {
+                note_last(source, Some(&error.message)).await;
                 return Err(PipelineError::Sink(error));
             }
             Err(error) => warn!(pipeline = name, %error, "the sink is not there yet"),
@@ -153,8 +166,12 @@ impl<'a> Run<'a> {
             calls: FuturesUnordered::new(),
             settling: None,
             noting: None,
+            noting_trouble: None,
+            noted_trouble: resume.is_troubled.then(String::new),
+            trouble_noted_at: None,
             asking: None,
             sink_away,
+            unsettled: sink.follows_settlements().then(Unsettled::default),
             exhausted: false,
             handing_over: false,
             totals: Totals::default(),
@@ -165,6 +182,7 @@ impl<'a> Run<'a> {
         let result = run.until_stopped(&mut shutdown).await;
         run.tell(true);
         result?;
+        run.note_trouble_at_the_end().await;
         match run.engine.stopped_by() {
             Some(error) => Err(PipelineError::Sink(error.clone())),
             None if run.handing_over && !shutdown.is_requested() => Err(PipelineError::HandedOver),
@@ -212,6 +230,9 @@ impl<'a> Run<'a> {
                 Some(published) = self.calls.next() => self.published(published),
                 settled = wait(&mut self.settling) => self.settled(settled)?,
                 noted = wait(&mut self.noting) => self.noted(noted)?,
+                (trouble, noted) = wait(&mut self.noting_trouble) => {
+                    self.trouble_is_noted(trouble, noted)?;
+                }
                 pending = wait(&mut self.asking) => self.asked(pending)?,
                 () = self.pauses.changed() => self.look_at_pauses()?,
                 () = wait(&mut self.sink_away) => self.found_sink(),
@@ -282,6 +303,7 @@ impl<'a> Run<'a> {
         if self.engine.take_survived() {
             self.noting = Some(source.survived());
         }
+        self.note_trouble();
         if self.may_be_drained() && self.asking.is_none() {
             self.asking = Some(source.pending());
         }
@@ -324,6 +346,9 @@ impl<'a> Run<'a> {
         self.reading = None;
         let batch = batch?;
         self.exhausted = batch.is_empty();
+        if let Some(unsettled) = &mut self.unsettled {
+            unsettled.read(&batch);
+        }
         let event_bytes_max = self.sink.capabilities().event_bytes_max;
         let options = self.options;
         let batch = batch.into_iter().map(|record| incoming(record, options, event_bytes_max));
@@ -338,7 +363,13 @@ impl<'a> Run<'a> {
     }
 
     fn published(&mut self, published: Published) {
-        let Published { call, results, took, mut span } = published;
+        let Published { call, mut results, took, mut span } = published;
+        let fixed_topic = self.options.encoding.route.topic.constant();
+        for (message, result) in call.messages.iter().zip(&mut results) {
+            if let Err(error) = result {
+                error.judge_topic(fixed_topic == Some(&message.topic));
+            }
+        }
         let _answered = span.answered(&results);
         self.counters.answered(&call.messages, &results, took);
         if self.sink_away.is_some() && results.iter().any(Result::is_ok) {
@@ -365,6 +396,10 @@ impl<'a> Run<'a> {
         self.totals += more;
         self.counters.settled(more);
         self.log.parked(&batch.settlements);
+        if let Some(unsettled) = &mut self.unsettled {
+            let (delivered, set_aside) = unsettled.settled(&batch.settlements);
+            self.sink.settled(&delivered, &set_aside);
+        }
         self.engine.settled(batch, settled.unblocked.iter().map(hash));
         Ok(())
     }
@@ -422,3 +457,4 @@ fn ran_out(status: &watch::Sender<Status>) -> PipelineError {
 mod pausing;
 #[cfg(test)]
 mod tests;
+mod troubling;

@@ -6,7 +6,7 @@
 //! removed on account of it, and the next one that is written removes it. While one is being
 //! written, it is locked.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -16,6 +16,7 @@ use flate2::write::GzEncoder;
 use jiff::Timestamp;
 use serde::Serialize;
 
+use crate::private_files::{self, is_shared_link};
 use crate::sinks::json_lines::Payload;
 use crate::source::{SourceError, SourceErrorKind};
 
@@ -130,8 +131,8 @@ impl ArchiveFile {
         let table: String = table.chars().map(|c| if is_plain(c) { c } else { '_' }).collect();
         let name = format!("{table}-{}", Timestamp::now().strftime("%Y%m%dT%H%M%S%6fZ"));
         let partial = folder.join(format!("{name}-{}{PARTIAL_SUFFIX}", std::process::id()));
-        let file =
-            File::create_new(&partial).map_err(|error| failure("write to", folder, error))?;
+        let file = private_files::open(&partial, OpenOptions::new().write(true).create_new(true))
+            .map_err(|error| failure("write to", folder, error))?;
         // Without locks, as on some networks, what a crash left stays.
         if file.try_lock().is_ok() {
             remove_left_over(folder, &table, &partial);
@@ -228,6 +229,9 @@ fn remove_left_over(folder: &Path, table: &str, own: &Path) {
 fn failure(doing: &str, folder: &Path, error: io::Error) -> SourceError {
     let shown = folder.display();
     let (kind, hint) = match error.kind() {
+        _ if is_shared_link(&error) => {
+            (SourceErrorKind::Misconfigured, "name the folder that it leads to".to_owned())
+        }
         ErrorKind::NotFound | ErrorKind::NotADirectory => {
             (SourceErrorKind::Misconfigured, format!("create the folder: mkdir -p {shown}"))
         }
@@ -313,6 +317,15 @@ mod tests {
             "\n",
         );
         assert_eq!(read(&path), expected);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn an_archive_is_for_its_owner_alone() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let folder = tempfile::tempdir().unwrap();
+        let path = ArchiveFile::create(folder.path(), "outbox").unwrap().finish().unwrap();
+        assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600);
     }
 
     #[test]

@@ -26,6 +26,7 @@ pub async fn run(source: SourceConfig, config: Option<PruneConfig>, mut shutdown
     let mut options = config.map(|config| PruneOptions {
         keep: config.keep,
         archive: config.archive,
+        unmatched: config.unmatched,
         dry_run: false,
         from: None,
     });

@@ -63,10 +63,10 @@ impl Beside {
                 }
             });
         }
-        if let Some(HttpConfig { listen }) = http {
-            let server = Server::bind(listen).await;
-            let server = server.map_err(|error| CannotListen::at(listen, error, true))?;
-            let address = server.address().unwrap_or(listen);
+        if let Some(http) = &http {
+            let server = Server::bind(http).await;
+            let server = server.map_err(|error| CannotListen::at(http.listen, error, true))?;
+            let address = server.address().unwrap_or(http.listen);
             info!(%address, "serving /metrics, /livez and /readyz");
             tasks.spawn(server.serve(telemetry.clone(), shutdown.clone()));
         }

@@ -47,10 +47,11 @@ pub(super) struct ShardPlan {
 }
 
 impl ShardPlan {
-    /// The shards of a pipeline, for a relay of this name.
+    /// The shards of a pipeline, for a relay of this name, which runs other pipelines besides.
     pub(super) fn all(
         source: &SourceConfig,
         config: &PipelineConfig,
+        companions: &[String],
         relay: &str,
         hint: &Hint,
         pauses: &PauseWatch,
@@ -64,6 +65,8 @@ impl ShardPlan {
                 mode: config.mode,
                 max_retained_wal: config.max_retained_wal,
                 progress: config.progress,
+                start: config.start,
+                companions: companions.to_vec(),
                 aggregate_types: config.aggregate_types.clone(),
                 ordering: config.options.ordering,
                 shard: Shard { index, of },

@@ -310,6 +310,7 @@ fn each_shard_has_its_part_of_the_keys() {
     let shards = ShardPlan::all(
         &config.source,
         &config.pipelines[0],
+        &[],
         &relay.name,
         &hint,
         &PauseWatch::never(),
@@ -328,6 +329,7 @@ fn each_shard_has_its_part_of_the_keys() {
     let shards = ShardPlan::all(
         &config.source,
         &config.pipelines[0],
+        &[],
         &relay.name,
         &hint,
         &PauseWatch::never(),

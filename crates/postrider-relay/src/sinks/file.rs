@@ -165,6 +165,46 @@ mod tests {
         assert_eq!(keys(&path), ["3"]);
     }
 
+    #[cfg(unix)]
+    #[tokio::test]
+    async fn a_file_is_for_its_owner_alone_and_one_that_was_there_keeps_its_mode() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("events.jsonl");
+        let mode = || fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+        drop(connect(&path).await.unwrap());
+        assert_eq!(mode(), 0o600);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        drop(connect(&path).await.unwrap());
+        assert_eq!(mode(), 0o640);
+    }
+
+    #[cfg(unix)]
+    #[tokio::test]
+    async fn links_in_a_folder_that_others_can_write_are_not_followed() {
+        use std::os::unix::fs::{PermissionsExt as _, symlink};
+        let folder = tempfile::tempdir().unwrap();
+        let (private, shared) = (folder.path().join("private"), folder.path().join("shared"));
+        for (path, mode) in [(&private, 0o700), (&shared, 0o777)] {
+            fs::create_dir(path).unwrap();
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        }
+        let target = private.join("target.jsonl");
+        symlink(&target, shared.join("file.jsonl")).unwrap();
+        symlink(&private, shared.join("folder")).unwrap();
+        for path in [shared.join("file.jsonl"), shared.join("folder/target.jsonl")] {
+            let error = connect(&path).await.unwrap_err();
+            assert_eq!(error.kind, FailureKind::Misconfigured, "{error}");
+            assert!(error.message.contains("is a symbolic link"), "{error}");
+            assert!(!target.exists(), "nothing was made behind the link");
+        }
+        // Where nobody else can write, a link is the operator's own.
+        symlink(&target, private.join("link.jsonl")).unwrap();
+        connect(&private.join("link.jsonl")).await.unwrap();
+        assert!(target.exists());
+        connect(&shared.join("own.jsonl")).await.unwrap();
+    }
+
     #[tokio::test]
     async fn a_second_relay_is_kept_out() {
         let folder = tempfile::tempdir().unwrap();

@@ -4,7 +4,8 @@
 //! Requests run at the same time for different keys, over connections that are kept open.
 //! Redirects are not followed and proxies of the environment are not used: a request goes to the
 //! configured address or nowhere, and not to a private one unless that is allowed. See
-//! `request.rs` for the headers and `response.rs` for what each answer means.
+//! `request.rs` for the headers and `response.rs` for what each answer means. With https the
+//! certificate is always verified.
 //!
 //! [Standard Webhooks]: https://github.com/standard-webhooks/standard-webhooks
 
@@ -14,17 +15,22 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use reqwest::dns::Resolve;
-use reqwest::header::HeaderMap;
-use reqwest::{Client, Response, redirect};
+use reqwest::header::{HeaderMap, HeaderName};
+use reqwest::{Client, Method, Response, redirect};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use url::{Host, Url};
 
+#[cfg(feature = "https")]
+use self::handshake::Handshake;
 use self::options::CheckedOptions;
+use self::request::Configured;
 use self::signature::Signer;
 use crate::sink::{FailureKind, Message, Sink, SinkCapabilities, SinkError};
 
 mod address;
+#[cfg(feature = "https")]
+mod handshake;
 mod options;
 mod request;
 mod resolver;
@@ -50,6 +56,10 @@ pub struct HttpSink {
     url: Url,
     signer: Signer,
     secret_headers: HeaderMap,
+    event_headers: Vec<HeaderName>,
+    check_method: Option<Method>,
+    #[cfg(feature = "https")]
+    handshake: Option<Handshake>,
     timeout: Duration,
     connect_timeout: Duration,
     concurrency: usize,
@@ -64,7 +74,15 @@ impl HttpSink {
     ) -> Result<Self, SinkError> {
         // A host that drops packets must be told from one that is slow to answer.
         let connect_timeout = options.connect_timeout.min(options.timeout / 2);
-        let client = Client::builder()
+        let client = Client::builder();
+        #[cfg(feature = "https")]
+        let handshake = Handshake::new(options, &checked.url)?;
+        #[cfg(feature = "https")]
+        let client = match &handshake {
+            Some(handshake) => client.tls_backend_preconfigured(handshake.client_config()),
+            None => client,
+        };
+        let client = client
             .user_agent(concat!("postrider/", env!("CARGO_PKG_VERSION")))
             .redirect(redirect::Policy::none())
             .no_proxy()
@@ -84,6 +102,10 @@ impl HttpSink {
             url: checked.url,
             signer: checked.signer,
             secret_headers: checked.secret_headers,
+            event_headers: checked.event_headers,
+            check_method: options.check_method.clone(),
+            #[cfg(feature = "https")]
+            handshake,
             timeout: options.timeout,
             connect_timeout,
             concurrency: options.concurrency,
@@ -93,17 +115,58 @@ impl HttpSink {
 
     async fn send(&self, message: &Message) -> Result<(), SinkError> {
         let now = SystemTime::now();
-        let headers = request::headers(message, &self.signer, &self.secret_headers, now)?;
+        let configured =
+            Configured { secret_headers: &self.secret_headers, allowed: &self.event_headers };
+        let headers = request::headers(message, &self.signer, configured, now)?;
         let request =
             self.client.post(self.url.clone()).headers(headers).body(message.body.clone());
-        let answer = request
-            .send()
-            .await
-            .map_err(|error| response::no_answer(error, &self.url, self.timeout))?;
+        let answer = request.send().await.map_err(|error| self.no_answer(error))?;
         let verdict =
             response::verdict(answer.status(), answer.headers(), &self.url, SystemTime::now());
         drain(answer).await;
         verdict
+    }
+
+    fn no_answer(&self, error: reqwest::Error) -> SinkError {
+        #[cfg(feature = "https")]
+        if let Some(refused) = handshake::refused(&error, &self.url) {
+            return refused;
+        }
+        response::no_answer(error, &self.url, self.timeout)
+    }
+
+    /// Finds out whether the endpoint takes connections, and with https whether it is trusted.
+    async fn try_connection(&self) -> Result<(), SinkError> {
+        let addresses = self.addresses().await?;
+        let stream = TcpStream::connect(&addresses[..]).await;
+        let stream = stream.map_err(|error| response::no_connection(&error, &self.url))?;
+        #[cfg(feature = "https")]
+        if let Some(handshake) = &self.handshake {
+            handshake.try_with(stream, &self.url).await?;
+        }
+        #[cfg(not(feature = "https"))]
+        drop(stream);
+        Ok(())
+    }
+
+    /// Asks the endpoint by another method than an event's. Answers with what gives cause for
+    /// concern.
+    async fn ask(&self, method: &Method) -> Result<Vec<String>, SinkError> {
+        let request = self.client.request(method.clone(), self.url.clone());
+        let request = request.headers(self.secret_headers.clone());
+        let answer = request.send().await.map_err(|error| self.no_answer(error))?;
+        let status = answer.status();
+        drain(answer).await;
+        let origin = response::origin(&self.url);
+        let advice = match status.as_u16() {
+            401 | 403 | 407 => "check the credentials in secret_headers",
+            404 | 410 => "check the path of url",
+            // There may be no answer to this method, and yet one to POST.
+            405 | 501 => return Ok(Vec::new()),
+            500.. => "its log may say why",
+            _ => return Ok(Vec::new()),
+        };
+        Ok(vec![format!("{origin} answered {status} to {method}; {advice}")])
     }
 
     async fn addresses(&self) -> Result<Vec<SocketAddr>, SinkError> {
@@ -152,17 +215,15 @@ impl Sink for HttpSink {
         }
     }
 
-    /// Finds out whether the endpoint takes connections. No request is sent: an endpoint may
-    /// take any request for an event.
+    /// Connects, with https as far as the handshake. A request is sent only if `check_method`
+    /// names one: an endpoint may take any request for an event.
     async fn check(&self) -> Result<Vec<String>, SinkError> {
-        let connected = timeout(self.connect_timeout, async {
-            let addresses = self.addresses().await?;
-            let connected = TcpStream::connect(&addresses[..]).await;
-            connected
-                .map(|_| Vec::new())
-                .map_err(|error| response::no_connection(&error, &self.url))
-        });
-        connected.await.unwrap_or_else(|elapsed| Err(response::no_connection(&elapsed, &self.url)))
+        let connected = timeout(self.connect_timeout, self.try_connection()).await;
+        connected.unwrap_or_else(|elapsed| Err(response::no_connection(&elapsed, &self.url)))?;
+        match &self.check_method {
+            Some(method) => self.ask(method).await,
+            None => Ok(Vec::new()),
+        }
     }
 
     async fn publish(&self, messages: &[Message]) -> Vec<Result<(), SinkError>> {

@@ -2,14 +2,18 @@
 //!
 //! `Ok` means that all replicas in sync have the record (`acks=all`). The producer is idempotent:
 //! what librdkafka sends again, after a lost answer or to another leader, is written once and in
-//! its place. One record of a key is under way at a time, because a broker can refuse a batch for
-//! good and take the next one; records of all other keys are under way with it.
+//! its place.
+//!
+//! A broker can refuse a batch for good and take the next one. So several records of a key are
+//! under way only in one batch, which is taken or refused as one: such a call has a
+//! producer for itself, whose [batches](batches) end where the call does. Calls with one record of
+//! each key share a producer that batches across calls.
 //!
 //! The record's key is the message's, and the partition that of the Java client (`murmur2`), so
 //! that other producers to the topic agree. An empty body becomes a tombstone. The record's time
 //! is that of sending: by the event's own time, a backlog would be deleted as old on arrival.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -17,7 +21,9 @@ use async_trait::async_trait;
 use rdkafka::ClientConfig;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use tokio::time::{Instant, timeout_at};
+use uuid::Uuid;
 
+use self::batches::BatchProducers;
 use self::delivery::Call;
 use self::facts::Limits;
 use self::failure::{Place, failure};
@@ -30,6 +36,7 @@ use super::problem;
 use crate::routing::Template;
 use crate::sink::{FailureKind, Message, Sink, SinkCapabilities, SinkError};
 
+mod batches;
 mod delivery;
 mod facts;
 mod failure;
@@ -44,6 +51,8 @@ mod settings;
 mod topics;
 mod transactions;
 mod trouble;
+mod waves;
+mod waving;
 
 pub use options::{Compression, Mechanism, Options};
 
@@ -56,6 +65,8 @@ const CALLS_MAX: usize = 8;
 /// How long after its `timeout` a call is answered at the latest: librdkafka says why it gave up, and
 /// the pipeline gives up a little later.
 const ANSWER_MARGIN: Duration = Duration::from_secs(2);
+/// How long the end may take to note what is settled.
+const CLOSE_MAX: Duration = Duration::from_secs(2);
 /// With exactly once there is one call at a time instead, as large as all of them.
 const CALL_EVENTS_MAX: usize = BATCH_EVENTS_MAX * CALLS_MAX;
 
@@ -67,6 +78,7 @@ pub struct KafkaSink {
     /// Batches are no larger, if it is given.
     batch_bytes: Option<usize>,
     producer: Mutex<Arc<Producer>>,
+    batches: BatchProducers,
     topics: Arc<Topics>,
     /// With exactly once, which has a producer of its own.
     transactions: Option<Transactions>,
@@ -124,6 +136,13 @@ impl KafkaSink {
         index: usize,
         message: &Message,
     ) -> Result<(), SinkError> {
+        let record = self.record(message)?;
+        let sent = producer.send(record, Arc::clone(call), index);
+        sent.map_err(|error| failure(&self.place(&message.topic), &error, None))
+    }
+
+    /// The record for a message, if its topic takes it.
+    fn record<'a>(&self, message: &'a Message) -> Result<Record<'a>, SinkError> {
         let place = self.place(&message.topic);
         let record = Record::of(message, self.partition.as_ref())?;
         if let Some(facts) = self.topics.of(&message.topic) {
@@ -135,9 +154,7 @@ impl KafkaSink {
                 return Err(failure::no_partition(&place, facts.partitions));
             }
         }
-        producer
-            .send(record, Arc::clone(call), index)
-            .map_err(|error| failure(&place, &error, None))
+        Ok(record)
     }
 
     /// Nobody has answered by the end of a call.
@@ -159,8 +176,32 @@ impl KafkaSink {
         }
     }
 
-    /// Why a message was not delivered. A refusal of the size means the batch: of a message in
-    /// company it says nothing.
+    /// Why messages were not delivered, of those that went to librdkafka. A refusal means their
+    /// batch: of a message in company it says nothing, unless another one says who is to blame.
+    fn undelivered_of(
+        &self,
+        answered: &[(&Message, Option<RDKafkaErrorCode>)],
+        producer: &Producer,
+        may_be_in_company: impl Fn(&str) -> bool,
+    ) -> Vec<Result<(), SinkError>> {
+        let told: HashSet<&str> = answered
+            .iter()
+            .filter(|(_, code)| *code == Some(RDKafkaErrorCode::InvalidDifferentRecord))
+            .map(|(message, _)| message.topic.as_str())
+            .collect();
+        let answer = |(message, code): &(&Message, Option<RDKafkaErrorCode>)| {
+            let Some(code) = *code else { return Ok(()) };
+            let error = self.undelivered(message, code, producer);
+            let is_refused = matches!(error.kind, FailureKind::Rejected | FailureKind::Failed);
+            let topic = message.topic.as_str();
+            let in_company = is_refused && !told.contains(topic) && may_be_in_company(topic);
+            let in_company = in_company || error.in_company;
+            Err(error.with_company(in_company))
+        };
+        answered.iter().map(answer).collect()
+    }
+
+    /// Why a message was not delivered.
     fn undelivered(
         &self,
         message: &Message,
@@ -170,6 +211,10 @@ impl KafkaSink {
         let (topic, place) = (&message.topic, self.place(&message.topic));
         let is_too_large = code == RDKafkaErrorCode::MessageSizeTooLarge;
         self.topics.doubt(topic, is_too_large);
+        if code == RDKafkaErrorCode::InvalidDifferentRecord {
+            let message = format!("the topic {topic} refused a batch because of another record");
+            return SinkError::new(FailureKind::Rejected, message).with_company(true);
+        }
         if is_too_large && producer.limits().batch_bytes == 1 {
             let record = Record::of(message, self.partition.as_ref());
             return record.map_or_else(
@@ -194,7 +239,7 @@ impl Sink for KafkaSink {
     fn capabilities(&self) -> SinkCapabilities {
         let capabilities = SinkCapabilities {
             name: "kafka",
-            ordered_by_key: false,
+            ordered_by_key: true,
             deduplicates: false,
             event_bytes_max: EVENT_BYTES_MAX,
             batch_events_max: BATCH_EVENTS_MAX,
@@ -205,7 +250,7 @@ impl Sink for KafkaSink {
             None => capabilities,
             // A transaction is whole or not at all, and takes longer than a call without one.
             Some(_) => SinkCapabilities {
-                ordered_by_key: true,
+                deduplicates: true,
                 batch_events_max: CALL_EVENTS_MAX,
                 batch_bytes_max: BATCH_BYTES_MAX * CALLS_MAX,
                 calls_max: 1,
@@ -245,6 +290,9 @@ impl Sink for KafkaSink {
         if let Some(transactions) = &self.transactions {
             return transactions.publish(self, messages, &topics, deadline).await;
         }
+        if waving::has_order(messages) {
+            return self.publish_in_waves(messages, &topics, deadline).await;
+        }
         let producer = match self.producer() {
             Ok(producer) => producer,
             Err(error) => return vec![Err(error); messages.len()],
@@ -261,21 +309,33 @@ impl Sink for KafkaSink {
             }
             unsent.push(sent.err());
         }
+        // A call that is not full has everything that can be sent now, of any key.
+        if messages.len() < BATCH_EVENTS_MAX {
+            producer.hurry();
+        }
         // After a slow look at the topics, librdkafka would go on for longer than the pipeline waits.
         let Ok(delivered) = timeout_at(deadline + ANSWER_MARGIN, call.finished()).await else {
             return unsent.into_iter().map(|own| Err(own.unwrap_or_else(|| self.late()))).collect();
         };
-        let answers = messages.iter().zip(unsent).zip(delivered);
-        answers
-            .map(|((message, unsent), code)| match (unsent, code) {
-                (Some(error), _) => Err(error),
-                (None, Some(code)) => Err(self.undelivered(message, code, &producer)),
-                (None, None) => Ok(()),
-            })
-            .collect()
+        let answered: Vec<_> = messages.iter().zip(delivered).collect();
+        let answers = self.undelivered_of(&answered, &producer, |_| true);
+        unsent.into_iter().zip(answers).map(|(own, answer)| own.map_or(answer, Err)).collect()
+    }
+
+    fn follows_settlements(&self) -> bool {
+        self.transactions.is_some()
+    }
+
+    fn settled(&self, delivered: &[Uuid], set_aside: &[Uuid]) {
+        if let Some(transactions) = &self.transactions {
+            transactions.settled(delivered, set_aside);
+        }
     }
 
     async fn close(self: Box<Self>) -> Result<(), SinkError> {
+        if let Some(transactions) = &self.transactions {
+            transactions.close(Instant::now() + self.timeout.min(CLOSE_MAX)).await;
+        }
         Ok(())
     }
 }
@@ -316,6 +376,7 @@ impl Options {
         let producer = Producer::new(&checked.config, topics.limits())?;
         Ok(KafkaSink {
             servers,
+            batches: BatchProducers::new(&checked.config),
             config: checked.config,
             batch_bytes: checked.batch_bytes,
             producer: Mutex::new(Arc::new(producer)),

@@ -4,7 +4,7 @@
 //! that the stream has confirmed it: it is stored, by a majority of the replicas if there are
 //! several. All messages of a call are sent before the first confirmation is waited for.
 //!
-//! The event's id is the `Nats-Msg-Id`, so a stream knows what it has already kept for as long as
+//! The `Nats-Msg-Id` is the event's id, or that of a replay's message, so a stream knows what it has already kept for as long as
 //! its duplicate window; `check` compares that to how long the pipeline tries. One message can
 //! fail while the next one is kept, so the pipeline sends only one of a key at a time.
 //!

@@ -89,6 +89,14 @@ impl<'a> OptionReader<'a> {
         settings.unwrap_or_default()
     }
 
+    /// A list of texts.
+    pub(super) fn texts(&mut self, name: &'static str) -> Vec<String> {
+        let texts = self.take(name, "a list of texts", |value| {
+            value.as_array()?.iter().map(|value| value.as_str().map(str::to_owned)).collect()
+        });
+        texts.unwrap_or_default()
+    }
+
     /// A list of secrets; one secret may stand alone.
     pub(super) fn secrets(&mut self, name: &'static str) -> Vec<Secret> {
         let secrets = self.take(name, "a text or a list of texts", |value| match value {

@@ -8,12 +8,13 @@
 //!
 //! An answer that is lost does no harm: what is sent again is recognised by the event's id.
 
+use std::collections::HashSet;
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use redis::{Cmd, Value};
 
-use self::append::Appending;
+use self::append::{Appending, ids_keys};
 use self::connection::Connector;
 use self::options::CheckedOptions;
 use super::PipelineFacts;
@@ -78,56 +79,94 @@ impl RedisSink {
         })
     }
 
-    async fn append(&self, messages: &[Message]) -> Result<Vec<Result<(), SinkError>>, SinkError> {
-        let mut commands = match self.appending.ids_max {
+    async fn append(&self, messages: &[Message]) -> Vec<Result<(), SinkError>> {
+        match self.appending.ids_max {
             0 => {
-                let now = SystemTime::now();
-                messages.iter().map(|message| self.appending.plain_command(message, now)).collect()
+                let answers = self.append_plainly(messages).await;
+                answers.unwrap_or_else(|error| vec![Err(error); messages.len()])
             }
-            _ => vec![self.appending.command(messages, &[])],
-        };
-        commands.extend(self.wait());
-        let mut answers = self.connector.run(commands).await?;
-        let replicas = if self.wait_replicas > 0 { answers.pop() } else { None };
-        let mut answers = self.understood(messages, answers);
-        let is_replicated = replicas.map_or(Ok(()), |have| self.replicated(have));
-        if let Err(error) = is_replicated {
-            answers.iter_mut().filter(|answer| answer.is_ok()).for_each(|answer| {
-                *answer = Err(error.clone());
-            });
+            _ => self.append_by_script(messages).await,
         }
-        Ok(answers)
     }
 
-    fn understood(&self, messages: &[Message], said: Vec<Value>) -> Vec<Result<(), SinkError>> {
-        let server = self.connector.server();
-        if self.appending.ids_max == 0 {
-            let answers = messages.iter().zip(said);
-            return answers.map(|(message, said)| plain::verdict(server, message, said)).collect();
+    async fn append_plainly(
+        &self,
+        messages: &[Message],
+    ) -> Result<Vec<Result<(), SinkError>>, SinkError> {
+        let (server, now) = (self.connector.server(), SystemTime::now());
+        let commands = messages.iter().map(|message| self.appending.plain_command(message, now));
+        let (said, replicated) = self.ask(commands.collect()).await?;
+        let answers = messages.iter().zip(said);
+        let verdict = |(message, said)| {
+            plain::verdict(server, message, said).and_then(|()| replicated.clone())
+        };
+        Ok(answers.map(verdict).collect())
+    }
+
+    /// The script ends at the first stream that cannot be used. That says nothing about others:
+    /// what goes to those is not tried yet, and follows by a script of its own.
+    async fn append_by_script(&self, messages: &[Message]) -> Vec<Result<(), SinkError>> {
+        let mut answers = vec![Ok(()); messages.len()];
+        let mut left: Vec<usize> = (0..messages.len()).collect();
+        while !left.is_empty() {
+            let command = match left.len() == messages.len() {
+                true => self.appending.command(messages, &[]),
+                false => {
+                    let some: Vec<_> = left.iter().map(|index| messages[*index].clone()).collect();
+                    self.appending.command(&some, &[])
+                }
+            };
+            let (count, failure) = match self.ask(vec![command]).await {
+                Ok((said, replicated)) => {
+                    let (count, failure) = self.appended(said.into_iter().next());
+                    for index in left.iter().take(count) {
+                        answers[*index] = replicated.clone();
+                    }
+                    (count, failure)
+                }
+                Err(error) => (0, Some(Unappended { key: None, error })),
+            };
+            let failure = failure.unwrap_or_else(|| Unappended {
+                key: None,
+                error: failure::not_understood(self.connector.server()),
+            });
+            let untried = left.split_off(count.min(left.len()));
+            left = failure.spread_over(&untried, messages, &mut answers);
         }
-        let (count, error) = self.appended(said.into_iter().next());
-        let mut answers = vec![Ok(()); count.min(messages.len())];
-        let error = error.unwrap_or_else(|| failure::not_understood(server));
-        answers.resize(messages.len(), Err(error));
         answers
     }
 
+    /// Sends commands. Answers what the server said to each, and whether replicas have it all.
+    async fn ask(
+        &self,
+        mut commands: Vec<Cmd>,
+    ) -> Result<(Vec<Value>, Result<(), SinkError>), SinkError> {
+        commands.extend(self.wait());
+        let mut said = self.connector.run(commands).await?;
+        let replicas = if self.wait_replicas > 0 { said.pop() } else { None };
+        let replicated = replicas.map_or(Ok(()), |have| self.replicated(have));
+        Ok((said, replicated))
+    }
+
     /// How many messages of a call, from the first one on, are in their streams, and what is
-    /// wrong with the next one.
-    fn appended(&self, answer: Option<Value>) -> (usize, Option<SinkError>) {
+    /// wrong with the next one if there is one.
+    fn appended(&self, answer: Option<Value>) -> (usize, Option<Unappended>) {
         let server = self.connector.server();
         let count_of = |count| usize::try_from(count).unwrap_or_default();
+        let of_server = |error| Some(Unappended { key: None, error });
         match answer {
             Some(Value::Int(count)) => (count_of(count), None),
-            Some(Value::ServerError(error)) => (0, Some(failure::answered(server, &error))),
+            Some(Value::ServerError(error)) => (0, of_server(failure::answered(server, &error))),
             Some(Value::Array(parts)) => match &parts[..] {
                 [Value::Int(count), Value::BulkString(key), Value::BulkString(said)] => {
                     let (key, said) = (String::from_utf8_lossy(key), String::from_utf8_lossy(said));
-                    (count_of(*count), Some(failure::unusable(server, &key, &said)))
+                    let error = failure::unusable(server, &key, &said);
+                    let key = Some(key.into_owned());
+                    (count_of(*count), Some(Unappended { key, error }))
                 }
-                _ => (0, Some(failure::not_understood(server))),
+                _ => (0, of_server(failure::not_understood(server))),
             },
-            _ => (0, Some(failure::not_understood(server))),
+            _ => (0, of_server(failure::not_understood(server))),
         }
     }
 
@@ -146,6 +185,48 @@ impl RedisSink {
             Value::ServerError(error) => Err(failure::answered(server, &error)),
             _ => Err(failure::not_understood(server)),
         }
+    }
+}
+
+/// Why a script has ended before the last message.
+struct Unappended {
+    /// The key that it is about, if it is about one: a stream, or what is remembered of it.
+    key: Option<String>,
+    error: SinkError,
+}
+
+impl Unappended {
+    /// Answers for messages that are not in their streams. Those that it says nothing about come
+    /// back: they go to other streams.
+    fn spread_over(
+        self,
+        untried: &[usize],
+        messages: &[Message],
+        answers: &mut [Result<(), SinkError>],
+    ) -> Vec<usize> {
+        let Self { key, error } = self;
+        let key = key.filter(|_| error.about_topic);
+        let is_hit = |index: usize| {
+            let topic = &messages[index].topic;
+            let of_topic = |key: &String| key == topic || ids_keys(topic).contains(key);
+            key.as_ref().is_some_and(of_topic)
+        };
+        let is_of_one_stream = untried.iter().any(|index| is_hit(*index));
+        // Nothing of a key may follow what is missing of it.
+        let mut stopped = HashSet::new();
+        let mut others = Vec::new();
+        for index in untried {
+            let key = messages[*index].event.key();
+            if !is_of_one_stream || is_hit(*index) {
+                answers[*index] = Err(error.clone());
+                stopped.insert(key);
+            } else if stopped.contains(key) {
+                answers[*index] = Err(failure::not_in_order());
+            } else {
+                others.push(*index);
+            }
+        }
+        others
     }
 }
 
@@ -174,8 +255,7 @@ impl Sink for RedisSink {
         if let Some(answers) = self.too_large(messages).await {
             return answers;
         }
-        let answers = self.append(messages).await;
-        answers.unwrap_or_else(|error| vec![Err(error); messages.len()])
+        self.append(messages).await
     }
 
     async fn close(self: Box<Self>) -> Result<(), SinkError> {

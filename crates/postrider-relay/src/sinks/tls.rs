@@ -58,7 +58,7 @@ impl TlsOptions {
     }
 
     /// Reads the files, for a client that takes rustls' own configuration.
-    #[cfg(any(feature = "nats", feature = "rabbitmq", feature = "redis"))]
+    #[cfg(any(feature = "https", feature = "nats", feature = "rabbitmq", feature = "redis"))]
     pub(super) fn client_config(&self) -> Result<rustls::ClientConfig, crate::sink::SinkError> {
         use std::sync::Arc;
 

@@ -274,6 +274,8 @@ fn postgres_options(location: postgres::Location, spec: &SourceSpec) -> postgres
         mode: spec.mode,
         max_retained_wal: spec.max_retained_wal,
         progress: spec.progress,
+        start: spec.start,
+        companions: spec.companions.clone(),
         ordering: spec.ordering,
         shard: spec.shard,
         matching: Some(spec.aggregate_types.clone()).filter(|types| !types.is_empty()),
@@ -290,6 +292,8 @@ fn sqlite_options(location: sqlite::Location, spec: &SourceSpec) -> sqlite::Sqli
         table: spec.table.clone(),
         pipeline: spec.pipeline.clone(),
         progress: spec.progress,
+        start: spec.start,
+        companions: spec.companions.clone(),
         matching: Some(spec.aggregate_types.clone()).filter(|types| !types.is_empty()),
         hint: spec.hint.clone(),
         ..sqlite::SqliteOptions::new(location)

@@ -189,8 +189,19 @@ impl Source for MemorySource {
         Ok(())
     }
 
+    async fn note_trouble(&self, trouble: Option<&str>) -> Result<(), SourceError> {
+        self.state()?.note_trouble(trouble, self.outbox.now().date);
+        Ok(())
+    }
+
     async fn pending(&self) -> Result<bool, SourceError> {
         Ok(self.state()?.pending(self.outbox.now().date))
+    }
+
+    async fn give_back(self: Box<Self>) {
+        if let Ok(mut state) = self.state() {
+            state.not_started();
+        }
     }
 
     async fn close(self: Box<Self>) -> Result<(), SourceError> {

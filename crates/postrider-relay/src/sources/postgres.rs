@@ -39,6 +39,7 @@ mod connection;
 mod diagnosis;
 mod error;
 mod frontier;
+mod ids;
 mod lease;
 mod location;
 mod log;
@@ -60,7 +61,7 @@ mod tls;
 mod window;
 
 use std::collections::VecDeque;
-use std::sync::atomic::{self, AtomicU64};
+use std::sync::atomic::{self, AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -94,7 +95,7 @@ pub use self::admin::PostgresAdmin;
 pub use self::audit::PostgresAudit;
 pub use self::diagnosis::PostgresDiagnosis;
 pub use self::location::{InvalidLocation, Location};
-pub use self::migrate::{migrate, status, verify};
+pub use self::migrate::{migrate, set_replicated, status, verify};
 pub use self::options::PostgresOptions;
 pub use self::prune::PostgresPruner;
 pub use self::scratch::PostgresScratch;
@@ -162,6 +163,8 @@ struct Shared {
     pipeline: String,
     table: String,
     types: Option<Vec<String>>,
+    /// Keys are kept in order.
+    ordered: bool,
     progress: Progress,
     way: Way,
     has_xid: bool,
@@ -181,6 +184,8 @@ struct Shared {
     log: Option<Log>,
     /// What a slot would be called that polling has no use for.
     slots: Option<LogQueries>,
+    /// The start is counted.
+    is_started: AtomicBool,
 }
 
 /// How fresh rows are found.
@@ -381,6 +386,12 @@ impl Source for PostgresSource {
         survived.map_err(|trouble| trouble.while_doing("write the checkpoint"))
     }
 
+    async fn note_trouble(&self, trouble: Option<&str>) -> Result<(), SourceError> {
+        let Shared { checkpoints, settler, pipeline, held, .. } = &*self.shared;
+        let noted = checkpoints.note_trouble(settler, pipeline, held, trouble).await;
+        noted.map_err(|trouble| trouble.while_doing("note the trouble of the sink"))
+    }
+
     async fn pending(&self) -> Result<bool, SourceError> {
         self.shared.check()?;
         let caught_up = self.catch_up().await;
@@ -400,6 +411,7 @@ impl Source for PostgresSource {
         if let Some(log) = &self.shared.log {
             self.shared.end_stream(log).await;
         }
+        self.shared.take_start_back().await;
         self.shared.give_back().await;
         self.closed = true;
     }
@@ -467,8 +479,20 @@ impl Shared {
         self.log.as_ref().map_or(Ok(()), Log::refuse_given_up)
     }
 
-    /// Whoever stands by need not wait for the lease to run out. But the start has not ended in an
-    /// orderly way, and counts as a crash. A server that is away may be back before it runs out.
+    /// Takes back that the start was counted, if it was.
+    async fn take_start_back(&self) {
+        if !self.is_started.load(atomic::Ordering::Relaxed) {
+            return;
+        }
+        let Self { checkpoints, settler, pipeline, held, .. } = self;
+        if let Err(trouble) = checkpoints.not_started(settler, pipeline, held).await {
+            let error = trouble.while_doing("write the checkpoint");
+            debug!(?error, "the start stays counted");
+        }
+    }
+
+    /// Whoever stands by need not wait for the lease to run out. A server that is away may be back
+    /// before it runs out.
     async fn give_back(&self) {
         loop {
             let mut released = self.held.release(&self.settler).await;
@@ -497,14 +521,16 @@ impl Shared {
             shard: self.held.shard,
             wanted: self.progress,
             cluster,
-            types: self.types.as_deref(),
+            types: self.types.as_deref().unwrap_or_default(),
+            ordered: self.ordered,
             adopts,
         };
         if let Some(slots) = &self.slots {
             self.leave_log(slots).await?;
         }
         let started = self.checkpoints.start(&self.settler, start).await?;
-        let Started { mut position, crashes, xid } = started;
+        let Started { mut position, crashes, xid, is_troubled } = started;
+        self.is_started.store(true, atomic::Ordering::Relaxed);
         self.lasting.fetch_max(xid.max(position.tick.xmax()), atomic::Ordering::Relaxed);
         let tail = match &self.log {
             Some(log) => self.resume_log(log, &mut position, xid).await?,
@@ -518,16 +544,30 @@ impl Shared {
         }
         *lock(&self.written) = Some(position.clone());
         *self.window() = Window::new(position, tail);
-        Ok(Resume { blocked_keys, crashes })
+        Ok(Resume { blocked_keys, crashes, is_troubled })
+    }
+
+    /// Makes rows that were written in another cluster rows of this one, if progress is kept in
+    /// them.
+    async fn take_over_foreign_rows(&self) -> Result<(), Trouble> {
+        match self.progress {
+            Progress::Cursor => self.refuse_foreign_rows().await,
+            Progress::Delete | Progress::Mark => {
+                self.checkpoints.adopt(&self.settler, &self.pipeline).await
+            }
+        }
     }
 
     /// A cursor cannot tell whether it has read rows that were written in another cluster.
     async fn refuse_foreign_rows(&self) -> Result<(), Trouble> {
-        if !self.checkpoints.has_foreign(&self.settler).await? {
+        let Some((seq, xid)) = self.checkpoints.foreign(&self.settler).await? else {
             return Ok(());
-        }
+        };
         let table = &self.table;
-        let message = format!("{table} has rows that were written in another database cluster");
+        let message = format!(
+            "{table} has rows that were written in another database cluster: seq {seq} is of \
+             transaction {xid}, which is still to come here"
+        );
         Err(SourceError::new(SourceErrorKind::Unsafe, message)
             .with_hint(format!(
                 "make them rows of this one, which publishes them again unless published_at is \

@@ -5,7 +5,7 @@
     allow(unused_imports, unused_variables, reason = "not every database needs all of it")
 )]
 
-use postrider::schema::postgres::{Layout, RolePrefix};
+use postrider::schema::postgres::{Layout, Replicated, RolePrefix};
 use postrider::schema::{self, Difference, Migration, Status, TableName};
 
 use super::Backend;
@@ -32,6 +32,40 @@ pub async fn migrate(
             sqlite::migrate(location, table.clone()).await
         }
     }
+}
+
+/// Changes what becomes of rows that logical replication brings into an outbox that was migrated.
+pub async fn set_replicated(
+    url: &str,
+    table: &TableName,
+    replicated: Replicated,
+) -> Result<(), SourceError> {
+    match Backend::of(url)? {
+        #[cfg(feature = "postgres")]
+        Backend::Postgres(location) => postgres::set_replicated(&location, table, replicated).await,
+        #[cfg(feature = "sqlite")]
+        Backend::Sqlite(_) => Err(no_replication()),
+    }
+}
+
+/// The statements of [`set_replicated`], without looking at the database.
+pub fn replicated_sql(
+    url: &str,
+    table: &TableName,
+    replicated: Replicated,
+) -> Result<String, SourceError> {
+    match Backend::of(url)? {
+        #[cfg(feature = "postgres")]
+        Backend::Postgres(_) => Ok(schema::postgres::replicated_sql(table, replicated)),
+        #[cfg(feature = "sqlite")]
+        Backend::Sqlite(_) => Err(no_replication()),
+    }
+}
+
+#[cfg(feature = "sqlite")]
+fn no_replication() -> SourceError {
+    let message = "SQLite has no logical replication";
+    SourceError::new(SourceErrorKind::Misconfigured, message).with_hint("leave --replicated out")
 }
 
 /// All migrations as one script for an empty database, without looking at it.

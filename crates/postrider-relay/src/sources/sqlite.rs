@@ -13,6 +13,7 @@
 //!   Changing from one to another is described in `progress`.
 //! - **Events set aside** wait in `<table>_failures`; `keys` keeps them from being forgotten.
 //! - **One relay per pipeline**: `lock`.
+//! - **Files that are moved or replaced** under a running relay: `files`.
 //! - **Waiting**: an empty read is repeated after 1 ms, then 2, 4 … up to 250 ms, or when
 //!   something comes due; a settlement that may have made something available ends the wait.
 //!
@@ -25,6 +26,7 @@
 mod admin;
 mod diagnosis;
 mod error;
+mod files;
 mod frontier;
 mod keys;
 mod location;
@@ -34,6 +36,7 @@ mod open;
 mod options;
 mod progress;
 mod prune;
+mod published;
 mod queries;
 mod read;
 mod row;
@@ -53,7 +56,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::{Mutex, Notify, mpsc, oneshot};
 use tokio::time::Instant;
+use tracing::debug;
 
+use self::files::{FileId, OpenFiles};
 use self::lock::PipelineLock;
 use self::queries::{CheckpointQueries, Queries};
 use self::store::Store;
@@ -240,8 +245,20 @@ impl Source for SqliteSource {
         self.ask(Command::Survived).await
     }
 
+    async fn note_trouble(&self, trouble: Option<&str>) -> Result<(), SourceError> {
+        let trouble = trouble.map(str::to_owned);
+        self.ask(|answer| Command::NoteTrouble(trouble, answer)).await
+    }
+
     async fn pending(&self) -> Result<bool, SourceError> {
         self.ask(Command::Pending).await
+    }
+
+    async fn give_back(self: Box<Self>) {
+        // A database that does not answer has ended more than this start.
+        if let Err(error) = self.ask(Command::GiveBack).await {
+            debug!(?error, "the start stays counted");
+        }
     }
 
     async fn close(self: Box<Self>) -> Result<(), SourceError> {
@@ -267,7 +284,9 @@ fn fitting(kept: &VecDeque<Record>, limit: BatchLimit) -> usize {
 
 fn open_worker(options: SqliteOptions) -> Result<Worker, SourceError> {
     let SqliteOptions { location, table, pipeline, progress, matching, busy_timeout, .. } = options;
+    let (start, companions) = (options.start, options.companions);
     let database = open::existing_file(&location, &table)?;
+    let found = FileId::at(&database);
     let conn = open::open(&location, &table, busy_timeout)?;
     open::check_tables(&conn, &location, &table)?;
     let lock = PipelineLock::take(&database, &table, &pipeline)?;
@@ -275,14 +294,17 @@ fn open_worker(options: SqliteOptions) -> Result<Worker, SourceError> {
     let store = Store {
         conn,
         sql: Queries::new(&table, matching.is_some()),
-        checkpoints: CheckpointQueries::new(&table, matching.is_some()),
+        checkpoints: CheckpointQueries::new(&table),
         table: table.as_str().to_owned(),
         pipeline,
         matching: matching.map(|types| serde_json::Value::from(types).to_string()),
+        companions,
     };
-    progress::claim(&store, progress)
+    progress::claim(&store, progress, start)
         .map_err(|trouble| trouble.while_doing("write the checkpoint"))?;
-    Ok(Worker::new(store, progress, lock))
+    let files = OpenFiles::opened(&location, &database, found)?;
+    lock.note(files.ids)?;
+    Ok(Worker::new(store, progress, lock, files))
 }
 
 fn worker_ended() -> SourceError {

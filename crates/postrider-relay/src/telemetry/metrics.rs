@@ -277,6 +277,7 @@ mod tests {
             deferred: 3,
             blocked_keys: 4,
             last_settled_at: None,
+            trouble: None,
             leases: Vec::new(),
             slot,
             paused: None,
@@ -305,7 +306,13 @@ mod tests {
     }
 
     fn outbox(pipelines: Vec<PipelineStatus>) -> OutboxStatus {
-        OutboxStatus { database: "postgres", table: "outbox".into(), pipelines, written: None }
+        OutboxStatus {
+            database: "postgres",
+            table: "outbox".into(),
+            pipelines,
+            written: None,
+            unmatched: Default::default(),
+        }
     }
 
     #[track_caller]

@@ -282,7 +282,8 @@ mod tests {
     }
 
     fn kept(number: u128, place: &str) -> Kept {
-        Kept { id: Some(id(number)), topic: "orders".into(), place: place.into(), sent_at: None }
+        let (id, topic, place) = (Some(id(number)), "orders".into(), place.into());
+        Kept { id, topic, place, sent_at: None, is_replay: false }
     }
 
     #[test]

@@ -181,13 +181,14 @@ fn logical_messages_carry_a_prefix_and_bytes() {
             lsn: Lsn(16),
             prefix: "postrider".to_owned(),
             content: Bytes::from_static(&[1, 0, 255]),
+            length: 3,
         }
     );
     let message = Bytewise::kind(b'M').u32(5).u8(0).u64(16).text("").u32(0);
     let (xid, lsn, prefix, content) = (Some(5), Lsn(16), String::new(), Bytes::new());
     assert_eq!(
         decoded(message, true),
-        Message::Logical { xid, transactional: false, lsn, prefix, content }
+        Message::Logical { xid, transactional: false, lsn, prefix, content, length: 0 }
     );
 }
 
@@ -218,7 +219,7 @@ fn what_is_not_known_is_named() {
         decode(Bytewise::kind(b'I').u32(1).u8(kind).u16(1).u8(column).bytes(), false)
     };
     assert_eq!(insert(b'X', b'n'), Err(DecodeError::UnknownTuple(b'X')));
-    assert_eq!(insert(b'N', b'x'), Err(DecodeError::UnknownColumn(b'x')));
+    assert_eq!(insert(b'N', b'z'), Err(DecodeError::UnknownColumn(b'z')));
     let delete = Bytewise::kind(b'D').u32(1).u8(b'N').u16(0).bytes();
     assert_eq!(decode(delete, false), Err(DecodeError::UnknownTuple(b'N')));
     let origin = Bytewise::kind(b'O').u64(9).u8(0xFF).u8(0).bytes();

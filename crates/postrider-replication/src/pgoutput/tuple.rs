@@ -5,6 +5,7 @@ use std::fmt;
 use bytes::Bytes;
 
 use super::DecodeError;
+use crate::cut::TOO_LONG;
 use crate::reader::Reader;
 
 /// A row. Its columns are read while they are asked for.
@@ -68,6 +69,9 @@ pub enum Value {
     Text(Bytes),
     /// As the type is sent in binary.
     Binary(Bytes),
+    /// It has so many bytes, more than [`Flow::value_bytes_max`](crate::Flow::value_bytes_max),
+    /// and was not kept.
+    TooLong(u32),
 }
 
 /// The columns of a [`Tuple`].
@@ -84,11 +88,12 @@ impl Iterator for Values<'_> {
         // The row was read through when it was made, so only its end is an error here.
         let stored = Stored::read(&self.data[self.offset..]).ok()?;
         let end = self.offset + stored.length();
-        let content = self.offset + HEADER_BYTES..end;
+        let content = (self.offset + HEADER_BYTES).min(end)..end;
         self.offset = end;
         Some(match stored {
             Stored::Null => Value::Null,
             Stored::Unchanged => Value::Unchanged,
+            Stored::TooLong(bytes) => Value::TooLong(bytes),
             Stored::Text(_) => Value::Text(self.data.slice(content)),
             Stored::Binary(_) => Value::Binary(self.data.slice(content)),
         })
@@ -104,6 +109,8 @@ enum Stored {
     Unchanged,
     Text(usize),
     Binary(usize),
+    /// Its content is not here.
+    TooLong(u32),
 }
 
 impl Stored {
@@ -120,6 +127,10 @@ impl Stored {
             b'u' => Ok(Self::Unchanged),
             b't' => Ok(Self::Text(length()?)),
             b'b' => Ok(Self::Binary(length()?)),
+            &TOO_LONG => {
+                let (length, _) = rest.split_first_chunk().ok_or(DecodeError::Length)?;
+                Ok(Self::TooLong(u32::from_be_bytes(*length)))
+            }
             kind => Err(DecodeError::UnknownColumn(*kind)),
         }
     }
@@ -128,6 +139,7 @@ impl Stored {
     fn length(&self) -> usize {
         match self {
             Self::Null | Self::Unchanged => 1,
+            Self::TooLong(_) => HEADER_BYTES,
             Self::Text(length) | Self::Binary(length) => HEADER_BYTES + length,
         }
     }

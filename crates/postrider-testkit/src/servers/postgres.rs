@@ -1,6 +1,7 @@
 //! PostgreSQL: a database in the shared server, or a whole server for a test that breaks it.
 
 mod server;
+mod standby;
 mod tls;
 mod xid;
 
@@ -164,6 +165,16 @@ async fn sweep(client: &Client) {
             let _ = client.batch_execute(&format!("DROP DATABASE IF EXISTS {name}")).await;
         }
     }
+}
+
+/// The programs of the shared server, if they are not those of the newest version that is
+/// installed: a private server with them is of the same version.
+pub async fn shared_programs() -> Option<PathBuf> {
+    let client = connect(&shared()).await;
+    let data = client.query_one("SHOW data_directory", &[]).await;
+    let data: String = data.expect("the role may see it").get(0);
+    let programs = PathBuf::from(data).parent()?.join("programs/bin");
+    programs.join("initdb").exists().then_some(programs)
 }
 
 /// The programs of the newest version that is installed.

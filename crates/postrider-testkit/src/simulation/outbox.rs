@@ -26,6 +26,8 @@ pub(super) enum Nature {
     Rejected,
     /// It fails each time.
     Failing,
+    /// The sink refuses it each time.
+    Refused,
     /// The sink seems to be away whenever it is published.
     Away,
     /// It cannot even be decoded.
@@ -85,8 +87,10 @@ impl Outbox {
     pub(super) fn mend_failing(&mut self) {
         let parked: BTreeSet<u64> = self.parked().into_iter().collect();
         let rows = self.rows.values_mut().filter(|row| !parked.contains(&row.seq));
-        let failing = rows.filter(|row| matches!(row.nature, Nature::Failing | Nature::Away));
-        let kept = |row: &&mut Row| row.nature == Nature::Failing;
+        let is_failing =
+            |row: &&mut Row| matches!(row.nature, Nature::Away | Nature::Failing | Nature::Refused);
+        let failing = rows.filter(is_failing);
+        let kept = |row: &&mut Row| row.nature != Nature::Away;
         let (failing, away): (Vec<_>, Vec<_>) = failing.partition(kept);
         let mended = failing.into_iter().skip(OUTAGE_LANES - 1).chain(away);
         mended.for_each(|row| row.nature = Nature::Good);

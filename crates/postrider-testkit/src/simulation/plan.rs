@@ -24,8 +24,19 @@ pub(super) struct Plan {
     pub(super) ack_lost: f64,
     /// The slowest call.
     pub(super) latency_max: Duration,
+    /// The sink takes the events of a call by partitions, each as a whole or not at all.
+    pub(super) batches: Option<Batches>,
     /// A key whose calls take much longer than others.
     pub(super) slow_key: Option<u64>,
+}
+
+/// A sink that refuses together what goes to one partition.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Batches {
+    /// Each key has one of them.
+    pub(super) partitions: u64,
+    /// Whether it tells which event was to blame.
+    pub(super) tells: bool,
 }
 
 /// Something that happens to the system from outside.
@@ -83,6 +94,7 @@ impl Plan {
             flaky: *choose(rng, &[0.0, 0.02, 0.1]),
             ack_lost: *choose(rng, &[0.0, 0.02, 0.1]),
             latency_max: Duration::from_millis(*choose(rng, &[1, 50, 2000])),
+            batches: rng.bool().then(|| Batches { partitions: rng.u64(1..4), tells: rng.bool() }),
             slow_key: rng.bool().then(|| rng.u64(..keys)),
         }
     }
@@ -123,12 +135,15 @@ fn nature(rng: &mut Rng, trouble: f64) -> Nature {
     if rng.f64() >= trouble {
         return Nature::Good;
     }
-    *choose(rng, &[Nature::Away, Nature::Failing, Nature::Rejected, Nature::Undecodable])
+    *choose(
+        rng,
+        &[Nature::Away, Nature::Failing, Nature::Refused, Nature::Rejected, Nature::Undecodable],
+    )
 }
 
 fn outage(rng: &mut Rng) -> Step {
-    use FailureKind::{Failed, Throttled, Unavailable};
-    let kind = *choose(rng, &[Failed, Throttled, Unavailable, Unavailable]);
+    use FailureKind::{Failed, Refused, Rejected, Throttled, Unavailable};
+    let kind = *choose(rng, &[Failed, Refused, Rejected, Throttled, Unavailable, Unavailable]);
     Step::Outage { kind, lasts: Duration::from_millis(rng.u64(..30_000)) }
 }
 

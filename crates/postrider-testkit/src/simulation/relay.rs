@@ -145,6 +145,10 @@ impl World<'_> {
         if self.sabotage == Sabotage::Settlement {
             results.iter_mut().for_each(|result| *result = Ok(()));
         }
+        if self.sabotage == Sabotage::Company {
+            let own = |error: SinkError| error.with_company(false);
+            results = results.into_iter().map(|result| result.map_err(own)).collect();
+        }
         results
     }
 

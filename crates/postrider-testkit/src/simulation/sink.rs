@@ -1,6 +1,6 @@
 //! A sink in trouble: outages, lost acknowledgements, partial answers, bad events.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use fastrand::Rng;
@@ -34,6 +34,10 @@ impl Sink {
         world: &mut Surroundings<'_>,
     ) -> Vec<Result<(), SinkError>> {
         let outage = self.outage.filter(|(_, until)| world.now < *until).map(|(kind, _)| kind);
+        let refused = match outage {
+            None => world.refused_batches(messages),
+            Some(_) => BTreeMap::new(),
+        };
         let mut failed_keys = Vec::new();
         let mut results = Vec::new();
         for event in messages {
@@ -43,11 +47,17 @@ impl Sink {
                 results.push(Err(failed("an earlier event of the key failed")));
                 continue;
             }
+            if let Some(error) = refused.get(&world.partition(row.key)) {
+                let is_told = world.plan.batches.is_some_and(|batches| batches.tells)
+                    && failure_of(row.nature).is_some();
+                results.push(Err(error.clone().with_company(!is_told)));
+                continue;
+            }
             let result = world.answer(row.nature, outage);
             if result.arrives {
                 world.history.arrived(*event);
             }
-            if outage == Some(FailureKind::Failed) {
+            if outage.is_some_and(is_counted) {
                 self.failed_in_outage.insert(*event);
             }
             if result.answer.is_err() {
@@ -78,16 +88,44 @@ struct Outcome {
 }
 
 impl Surroundings<'_> {
+    fn partition(&self, key: u64) -> u64 {
+        self.plan.batches.map_or(0, |batches| key % batches.partitions)
+    }
+
+    /// The partitions that take nothing of a call, because of one of several events, or by
+    /// chance.
+    fn refused_batches(&mut self, messages: &[u64]) -> BTreeMap<u64, SinkError> {
+        let mut batches: BTreeMap<u64, Vec<Nature>> = BTreeMap::new();
+        if self.plan.batches.is_some() {
+            for row in messages.iter().map(|event| self.outbox.row(*event)) {
+                batches.entry(self.partition(row.key)).or_default().push(row.nature);
+            }
+        }
+        batches.retain(|_, batch| batch.len() > 1);
+        let refused = batches.into_iter().filter_map(|(partition, batch)| {
+            let blamed = batch.into_iter().find_map(failure_of);
+            let chance = || self.chance(self.plan.flaky).then_some(FailureKind::Rejected);
+            Some((partition, SinkError::new(blamed.or_else(chance)?, "the batch was refused")))
+        });
+        refused.collect()
+    }
+
     fn answer(&mut self, nature: Nature, outage: Option<FailureKind>) -> Outcome {
         let fails = |arrives, kind| Outcome { arrives, answer: Err(SinkError::new(kind, "no")) };
         if let Some(kind) = outage {
-            let arrives = kind != FailureKind::Throttled && self.chance(0.2);
-            return fails(arrives && nature == Nature::Good, kind);
+            let takes = !matches!(
+                kind,
+                FailureKind::Refused | FailureKind::Rejected | FailureKind::Throttled
+            );
+            let arrives = takes && self.chance(0.2) && nature == Nature::Good;
+            // It says to everybody that their event is bad.
+            let error = SinkError { by_target: true, ..SinkError::new(kind, "no") };
+            return Outcome { arrives, answer: Err(error) };
         }
         match nature {
-            Nature::Rejected => fails(false, FailureKind::Rejected),
-            Nature::Failing => fails(false, FailureKind::Failed),
-            Nature::Away => fails(false, FailureKind::Unavailable),
+            Nature::Refused | Nature::Rejected | Nature::Failing | Nature::Away => {
+                fails(false, failure_of(nature).expect("it fails"))
+            }
             Nature::Good | Nature::Undecodable | Nature::Deadly => {
                 if self.chance(self.plan.ack_lost) {
                     fails(true, FailureKind::Failed)
@@ -103,6 +141,22 @@ impl Surroundings<'_> {
     fn chance(&mut self, probability: f64) -> bool {
         !self.healed && self.rng.f64() < probability
     }
+}
+
+/// How an event fails each time.
+fn failure_of(nature: Nature) -> Option<FailureKind> {
+    match nature {
+        Nature::Refused => Some(FailureKind::Refused),
+        Nature::Rejected => Some(FailureKind::Rejected),
+        Nature::Failing => Some(FailureKind::Failed),
+        Nature::Away => Some(FailureKind::Unavailable),
+        Nature::Good | Nature::Undecodable | Nature::Deadly => None,
+    }
+}
+
+/// Whether an outage of this kind looks, with few keys, like the fault of events.
+fn is_counted(kind: FailureKind) -> bool {
+    matches!(kind, FailureKind::Failed | FailureKind::Refused | FailureKind::Rejected)
 }
 
 fn failed(message: &str) -> SinkError {

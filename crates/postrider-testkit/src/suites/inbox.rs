@@ -13,7 +13,7 @@ mod refusals;
 mod watermarks;
 
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use postrider::{Claim, Event, Key, Sequence, WriteError};
@@ -60,7 +60,7 @@ pub trait OpenInbox {
     async fn prune(
         &mut self,
         consumer: &str,
-        older_than: SystemTime,
+        older_than: Duration,
         limit: u32,
     ) -> Result<u64, WriteError>;
     /// Runs a statement that every database understands.

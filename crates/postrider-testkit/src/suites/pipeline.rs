@@ -10,6 +10,7 @@ mod kills;
 mod outcome;
 mod pauses;
 mod poison;
+mod refusals;
 mod relay;
 mod stops;
 mod trouble;
@@ -72,6 +73,7 @@ pub fn cases() -> Vec<Case<Subject, RouteCapabilities>> {
     cases.extend(kills::cases());
     cases.extend(trouble::cases());
     cases.extend(poison::cases());
+    cases.extend(refusals::cases());
     cases.extend(stops::cases());
     cases
 }

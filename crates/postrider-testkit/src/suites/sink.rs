@@ -35,6 +35,12 @@ pub trait TestTarget: Send + Sync {
     /// sink's help. Fails if something is torn.
     async fn arrivals(&self) -> Vec<Arrival>;
 
+    /// A topic to which nothing can be sent, while others can be used. Only asked for where it is
+    /// declared.
+    async fn unusable_topic(&self) -> String {
+        panic!("every topic can be used")
+    }
+
     /// Makes the target behave like this from now on. Only what is declared is asked for.
     async fn behave(&self, behaviour: Behaviour);
 }
@@ -55,6 +61,8 @@ pub struct TargetCapabilities {
     pub exactly_once: bool,
     /// A topic can be any text.
     pub any_topic: bool,
+    /// There are topics to which [nothing can be sent](TestTarget::unusable_topic).
+    pub lacks_topics: bool,
     /// The largest body that the target takes with few headers.
     pub body_bytes_max: usize,
     /// A body that the sink finds too large; `None` if only the pipeline looks at that.
@@ -74,6 +82,8 @@ pub enum Behaviour {
     RefusesKey(&'static str),
     /// It answers with a status.
     Answers(u16),
+    /// It answers messages of one key with a status.
+    AnswersKey(&'static str, u16),
     /// It answers with a status and asks for a pause of so many seconds.
     AnswersPause(u16, u64),
     /// It sends the caller elsewhere.

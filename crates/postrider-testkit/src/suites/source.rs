@@ -4,11 +4,13 @@
 
 mod attempts;
 mod batches;
+mod beginnings;
 mod cancelling;
 mod commits;
 mod concurrency;
 mod events;
 mod keys;
+mod matching;
 mod operator;
 mod pauses;
 mod reader;
@@ -27,6 +29,7 @@ use postrider::Event;
 use postrider_relay::admin::Admin;
 use postrider_relay::operator::Operator;
 use postrider_relay::source::{Source, SourceError};
+use postrider_relay::sources::{Progress, StartAt};
 
 use super::Case;
 
@@ -55,6 +58,10 @@ pub trait TestOutbox: Send + Sync {
 
     /// How many rows stand in the outbox, published or not.
     async fn rows(&self) -> usize;
+
+    /// Removes a pipeline's checkpoint, as an operator does with one that is no longer used; only
+    /// where there are checkpoints.
+    async fn forget(&self, pipeline: &str);
 }
 
 /// A transaction of an application.
@@ -75,6 +82,10 @@ pub struct Connection<'c> {
     pub pipeline: &'c str,
     /// Only these aggregate types; empty means all.
     pub aggregate_types: &'c [&'c str],
+    /// Another way of keeping progress than the backend's own, where there are several.
+    pub progress: Option<Progress>,
+    /// Where it begins if it is new.
+    pub start: StartAt,
 }
 
 /// The pipeline of cases that need only one.
@@ -82,7 +93,7 @@ pub const PIPELINE: &str = "default";
 
 impl Default for Connection<'_> {
     fn default() -> Self {
-        Self { pipeline: PIPELINE, aggregate_types: &[] }
+        Self { pipeline: PIPELINE, aggregate_types: &[], progress: None, start: StartAt::Oldest }
     }
 }
 
@@ -127,6 +138,8 @@ pub enum Tampering {
     NotUtf8,
     /// The payload has 5 MB.
     Oversize,
+    /// The payload has 60 MB. Only for what measures memory, so it is not among the others.
+    Huge,
 }
 
 impl Tampering {
@@ -193,6 +206,8 @@ pub fn cases() -> Vec<Case<Subject, OutboxCapabilities>> {
     cases.extend(pauses::cases());
     cases.extend(starts::cases());
     cases.extend(sharing::cases());
+    cases.extend(matching::cases());
+    cases.extend(beginnings::cases());
     cases.extend(concurrency::cases());
     cases
 }

@@ -120,6 +120,8 @@ pub struct Capabilities {
     pub refuses_known_ids: bool,
     /// A batch is written in one statement.
     pub one_statement_per_batch: bool,
+    /// The database is a server, with a clock of its own.
+    pub has_clock: bool,
     /// Events can be written to a log alone.
     pub has_log: bool,
     /// The client's `transact` can lose the connection while it commits.

@@ -78,6 +78,12 @@ impl Pipeline {
     }
 }
 
+/// Tells a relay that events are settled, as its pipeline does.
+fn settle(relay: &dyn Sink, messages: &[Message]) {
+    let ids: Vec<_> = messages.iter().map(|message| message.event.id()).collect();
+    relay.settled(&ids, &[]);
+}
+
 /// G-04: published and not settled, it comes back to the relay that takes over.
 #[tokio::test]
 async fn what_comes_back_is_answered_and_not_sent_again() {
@@ -93,7 +99,8 @@ async fn what_comes_back_is_answered_and_not_sent_again() {
     let again = [&first[12..], &pipeline.messages(20..25)].concat();
     publish_all(&*relay, &again).await;
     assert_eq!(pipeline.seen(), (0..25).collect::<Vec<_>>());
-    // Whoever publishes it once more on purpose is not kept from it.
+    // Whoever publishes it once more on purpose, after it was settled, is not kept from it.
+    settle(&*relay, &again);
     publish_all(&*relay, &first[12..13]).await;
     assert_eq!(pipeline.seen().iter().filter(|number| **number == 12).count(), 2);
 }
@@ -114,6 +121,56 @@ async fn relays_that_take_turns_repeat_nothing() {
         start = end;
     }
     assert_eq!(pipeline.seen(), (0..start as u32).collect::<Vec<_>>());
+}
+
+/// G-04: what may come back depends on the window of the relay that died.
+#[tokio::test]
+async fn a_smaller_window_after_a_crash_repeats_nothing() {
+    let pipeline = Pipeline::new().await;
+    let all = pipeline.messages(0..40);
+    let with_window = async |window_events: usize| {
+        let mut spec = pipeline.spec("create_missing = true\nreplication_factor = 1");
+        spec.pipeline.window_events = window_events;
+        spec.connect().await.expect("the sink can be connected")
+    };
+    let relay = with_window(40).await;
+    for call in all.chunks(5) {
+        publish_all(&*relay, call).await;
+    }
+    drop(relay);
+    // The first relay with the smaller window dies as well, while they come back.
+    for end in [8, 40] {
+        let relay = with_window(4).await;
+        for call in all[..end].chunks(4) {
+            publish_all(&*relay, call).await;
+        }
+    }
+    assert_eq!(pipeline.seen(), (0..40).collect::<Vec<_>>());
+}
+
+/// G-04: a key that was paused, or that stands behind a bulk of events, comes back when it comes.
+#[tokio::test]
+async fn what_was_not_settled_is_known_however_late_it_comes_back() {
+    let pipeline = Pipeline::new().await;
+    let first = pipeline.messages(0..4);
+    publish_all(&*pipeline.relay().await, &first).await;
+    let window = u32::try_from(WINDOW).unwrap();
+    let mut next = 4;
+    for is_set_aside in [false, true] {
+        let relay = pipeline.relay().await;
+        if is_set_aside {
+            let ids: Vec<_> = first[2..].iter().map(|message| message.event.id()).collect();
+            relay.settled(&[], &ids);
+        }
+        for _ in 0..5 {
+            let call = pipeline.messages(next..next + window);
+            publish_all(&*relay, &call).await;
+            settle(&*relay, &call);
+            next += window;
+        }
+    }
+    publish_all(&*pipeline.relay().await, &first).await;
+    assert_eq!(pipeline.seen(), (0..next).collect::<Vec<_>>());
 }
 
 #[tokio::test]
@@ -286,12 +343,16 @@ async fn an_outage_is_answered_in_time_whatever_it_interrupts() {
     assert_eq!(pipeline.seen(), (0..6).collect::<Vec<_>>());
 }
 
-/// What did not come back within a window was settled: whoever publishes it anew means it.
+/// What was settled comes back only if the database has lost that, within a window: whoever publishes
+/// it anew later means it.
 #[tokio::test]
-async fn what_was_published_before_a_restart_can_be_published_anew() {
+async fn what_was_settled_before_a_restart_can_be_published_anew() {
     let pipeline = Pipeline::new().await;
     let first = pipeline.messages(0..4);
-    assert_eq!(pipeline.relay().await.publish(&first).await, vec![Ok(()); 4]);
+    let relay = pipeline.relay().await;
+    publish_all(&*relay, &first).await;
+    settle(&*relay, &first);
+    relay.close().await.unwrap();
     let relay = pipeline.relay().await;
     let window = u32::try_from(WINDOW).unwrap();
     let next = pipeline.messages(4..4 + window);
@@ -323,6 +384,27 @@ async fn a_topic_of_progress_that_is_unfit_is_mended_by_the_command_that_the_err
         run_script(&command_in(&told, &pipeline.shared.brokers)).await;
     }
     check_at_last(&*relay).await;
+    publish_at_last(&*relay, message, Misconfigured).await;
+    assert_eq!(pipeline.seen(), [0]);
+}
+
+/// G-07: as many places would take gigabytes.
+#[tokio::test]
+async fn a_record_that_no_relay_writes_is_refused_by_its_key() {
+    let pipeline = Pipeline::new().await;
+    pipeline.make_progress(&COMPACTED).await;
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", &pipeline.shared.brokers);
+    let producer: BaseProducer = config.create().unwrap();
+    let key = format!("{}/4294967294", pipeline.topic);
+    producer.send(BaseRecord::to(&pipeline.progress).key(&key).payload(&[0; 24])).unwrap();
+    producer.flush(DEADLINE).unwrap();
+    let relay = pipeline.relay_with("").await;
+    let message = pipeline.messages(0..1).remove(0);
+    let told = assert_refused(publish(&*relay, message.clone()).await, Misconfigured, &key);
+    assert!(told.contains("write one with the same key and no value"), "{told}");
+    producer.send(BaseRecord::<_, [u8; 0]>::to(&pipeline.progress).key(&key)).unwrap();
+    producer.flush(DEADLINE).unwrap();
     publish_at_last(&*relay, message, Misconfigured).await;
     assert_eq!(pipeline.seen(), [0]);
 }

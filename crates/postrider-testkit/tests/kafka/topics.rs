@@ -19,7 +19,7 @@ async fn a_missing_topic_is_made_by_the_command_that_the_error_names() {
     let sink = connect_to(&url, &missing, "").await;
     let expected = format!("there is no topic {missing}; run kafka-topics.sh");
     assert_refused(sink.check().await, Misconfigured, &expected);
-    let messages = [message(&missing, "1", "a"), message(&there, "1", "b")];
+    let messages = [message(&missing, "1", "a"), message(&there, "2", "b")];
     let mut answers = sink.publish(&messages).await.into_iter();
     let told = assert_refused(answers.next().unwrap(), Misconfigured, &expected);
     assert_eq!(answers.next(), Some(Ok(())), "another topic is no worse for it");

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use postrider_relay::failure::{Failure, FailureKind};
+use postrider_relay::pipeline::Ordering;
 use postrider_relay::source::{
     BatchLimit, Record, Settled, Settlement, Source, SourceErrorKind, Verdict,
 };
@@ -149,4 +150,67 @@ async fn a_settlement_that_comes_late_changes_nothing(progress: Progress) {
     second.settle(&delivered(&records)).await.unwrap();
     assert!(!second.pending().await.unwrap());
     second.close().await.unwrap();
+}
+
+/// A full window of events is settled by their ids in no time.
+#[tokio::test]
+async fn a_full_window_is_settled_at_once() {
+    const EVENTS: usize = 4096;
+    for progress in [Progress::Mark, Progress::Delete] {
+        let bank = Bank::fresh().await;
+        bank.run("SELECT change(n, n) FROM generate_series(1, 4096) AS n").await;
+        let source = connect(&spec(bank.url(), progress)).await;
+        let mut records = Vec::new();
+        while records.len() < EVENTS {
+            let limit = BatchLimit { events: EVENTS, bytes: 1 << 30, ..LIMIT };
+            records.extend(source.next_batch(limit).await.unwrap());
+        }
+        let started = Instant::now();
+        source.settle(&delivered(&records)).await.unwrap();
+        assert!(started.elapsed() < Duration::from_secs(8), "{progress}: {:?}", started.elapsed());
+        assert!(!source.pending().await.unwrap());
+        source.close().await.unwrap();
+    }
+}
+
+/// G-01: somebody resets the numbering while an event is under way. Whatever becomes of that one,
+/// the next event with its number is another.
+#[tokio::test]
+async fn an_event_with_the_number_of_one_under_way_is_another() {
+    let failure = Failure { kind: FailureKind::Failed, message: "no".to_owned(), attempts: 3 };
+    let verdicts = [
+        Verdict::Delivered,
+        Verdict::Parked { failure, blocks: true },
+        Verdict::Attempting { attempts: 1, blocks: true },
+    ];
+    let bank = Bank::fresh().await;
+    let ways = Progress::ALL.map(|progress| (progress, Ordering::Key));
+    let side_by_side = [Progress::Mark, Progress::Delete].map(|by| (by, Ordering::None));
+    for (progress, ordering) in ways.into_iter().chain(side_by_side) {
+        for verdict in &verdicts {
+            bank.run(
+                "TRUNCATE outbox, outbox_failures, outbox_checkpoints, outbox_leases,
+                 outbox_claims RESTART IDENTITY",
+            )
+            .await;
+            bank.change_often(1, 1).await;
+            let spec = SourceSpec { ordering, ..spec(bank.url(), progress) };
+            let source = connect(&spec).await;
+            let records = read(&*source, 1).await;
+            bank.run("TRUNCATE outbox RESTART IDENTITY").await;
+            bank.change_often(2, 1).await;
+            assert_eq!(bank.number("SELECT seq FROM outbox").await, 1, "the number of the first");
+            let settlement = Settlement { handle: records[0].handle, verdict: verdict.clone() };
+            source.settle(&[settlement]).await.unwrap();
+            // What is tried is still under way.
+            source.settle(&delivered(&records)).await.unwrap();
+            assert_eq!(states(&bank).await, "", "{progress} {verdict:?}: there is nothing left");
+            let other = read(&*source, 1).await;
+            assert_eq!(other.len(), 1, "{progress} {ordering:?} {verdict:?}");
+            let key = other[0].event.as_ref().unwrap().key();
+            assert_eq!(key.aggregate_id, "2", "{progress} {ordering:?} {verdict:?}");
+            assert!(!other[0].returned);
+            source.give_back().await;
+        }
+    }
 }

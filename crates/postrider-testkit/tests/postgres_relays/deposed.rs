@@ -6,8 +6,8 @@ use postrider_relay::failure::{Failure, FailureKind};
 use postrider_relay::source::{
     BatchLimit, Record, Settlement, Source, SourceError, SourceErrorKind, Verdict,
 };
-use postrider_relay::sources::{Progress, SourceSpec};
-use postrider_testkit::chaos::{Bank, spec};
+use postrider_relay::sources::{Progress, Shard, SourceSpec};
+use postrider_testkit::chaos::{Bank, spec, until};
 
 const LIMIT: BatchLimit = BatchLimit { events: 100, bytes: 1 << 20, wait: Duration::from_secs(5) };
 
@@ -113,5 +113,58 @@ async fn a_deposed_relay_gives_nothing_back() {
         tokio::time::sleep(postrider_testkit::chaos::A_WHILE).await;
         assert_eq!(state(&bank).await, before, "{progress}");
         drop(new);
+    }
+}
+
+/// G-09: it stood still beyond its lease, and others have changed the number of shards. Nobody has
+/// taken its shard yet, which has fewer keys now.
+#[tokio::test]
+async fn a_relay_that_knows_another_number_of_shards_is_deposed() {
+    const OVER: &str = "UPDATE outbox_leases SET expires_at = '-infinity' WHERE shard = 0";
+    let bank = Bank::fresh().await;
+    for progress in Progress::ALL {
+        for lease in [Duration::from_secs(60), Duration::from_secs(2)] {
+            bank.run(EMPTY).await;
+            for account in 1..=10 {
+                bank.change_often(account, 1).await;
+            }
+            let old = connect(&SourceSpec { lease, ..spec(bank.url(), progress) }).await;
+            let records = old.next_batch(LIMIT).await.unwrap();
+            assert_eq!(records.len(), 10);
+            let other = SourceSpec {
+                shard: Shard { index: 1, of: 2 },
+                relay: "other".to_owned(),
+                ..spec(bank.url(), progress)
+            };
+            let new = loop {
+                bank.run(OVER).await;
+                match other.connect().await {
+                    Ok(new) => break new,
+                    // It was renewed in between.
+                    Err(error) => assert_eq!(error.kind, SourceErrorKind::Unavailable),
+                }
+            };
+            new.resume().await.unwrap();
+            if lease < Duration::from_secs(60) {
+                // It finds out when it renews the lease.
+                let renewed = "SELECT count(*) FROM outbox_leases
+                     WHERE shard = 0 AND expires_at > clock_timestamp()";
+                until("the old relay has no lease", || async {
+                    assert_eq!(bank.number(renewed).await, 0, "{progress}: it was renewed");
+                    old.lease().until.is_some_and(|until| until <= tokio::time::Instant::now())
+                })
+                .await;
+            } else {
+                // It finds out when it settles.
+                let before = state(&bank).await;
+                let refused = settle(&*old, &records, Verdict::Delivered).await.unwrap_err();
+                assert_eq!(refused.kind, SourceErrorKind::Lost, "{progress}");
+                assert_eq!(state(&bank).await, before, "{progress}");
+            }
+            let refused = old.next_batch(LIMIT).await.unwrap_err();
+            assert_eq!(refused.kind, SourceErrorKind::Lost, "{progress}");
+            let of_other = new.next_batch(LIMIT).await.unwrap().len();
+            assert!(0 < of_other && of_other < 10, "{progress}: {of_other} of 10");
+        }
     }
 }

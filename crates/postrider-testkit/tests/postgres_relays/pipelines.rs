@@ -47,3 +47,31 @@ async fn pipelines_of_one_outbox_do_not_wait_for_each_other() {
     }
     relay.stop().await;
 }
+
+/// An outbox gets a second pipeline, and the first one changes to a cursor with the same start.
+#[tokio::test]
+async fn pipelines_that_become_cursors_together_start() {
+    for round in 0..5 {
+        let bank = Bank::fresh().await;
+        let [first, second] = [Target::start().await, Target::start().await];
+        let relay = StandingBy::start(&Setup::new(bank.url(), &first, Progress::Mark));
+        bank.change_often(1, 3).await;
+        bank.until_delivered(&first).await;
+        relay.stop().await;
+        let mut setup = Setup::new(bank.url(), &first, Progress::Cursor);
+        let names = if round % 2 == 0 { ["default", "later"] } else { ["default", "earlier"] };
+        setup.pipelines =
+            vec![(names[0].to_owned(), first.url()), (names[1].to_owned(), second.url())];
+        if round % 2 == 1 {
+            setup.pipelines.reverse();
+        }
+        let relay = StandingBy::start(&setup);
+        bank.change_often(2, 3).await;
+        bank.until_delivered(&first).await;
+        bank.until_delivered(&second).await;
+        relay.stop().await;
+        for target in [&first, &second] {
+            bank.check(target, 0).await;
+        }
+    }
+}

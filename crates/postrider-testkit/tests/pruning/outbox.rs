@@ -39,7 +39,7 @@ impl Age {
 
 /// Keeps events for so many days.
 pub(crate) fn options(days: u32) -> PruneOptions {
-    PruneOptions { keep: DAY * days, archive: None, dry_run: false, from: None }
+    PruneOptions { keep: DAY * days, archive: None, unmatched: false, dry_run: false, from: None }
 }
 
 /// Every line of an archive.
@@ -167,8 +167,8 @@ impl Outbox {
             Backend::Postgres { .. } => {
                 let now = if is_cursor { "pg_current_snapshot()" } else { "NULL" };
                 format!(
-                    "INSERT INTO outbox_checkpoints (pipeline, progress, base, tick)
-                     VALUES ('{name}', '{progress}', {now}, {now})
+                    "INSERT INTO outbox_checkpoints (pipeline, progress, base, tick, aggregate_types)
+                     VALUES ('{name}', '{progress}', {now}, {now}, '{{}}')
                      ON CONFLICT (pipeline, shard) DO UPDATE SET base = excluded.base,
                      tick = excluded.tick"
                 )
@@ -178,7 +178,8 @@ impl Outbox {
                     if is_cursor { "(SELECT coalesce(max(seq), 0) FROM outbox)" } else { "0" };
                 format!(
                     "INSERT OR REPLACE INTO outbox_checkpoints (pipeline, progress, position,
-                     updated_at) VALUES ('{name}', '{progress}', {now}, '2026-01-01T00:00:00Z')"
+                     updated_at, aggregate_types)
+                     VALUES ('{name}', '{progress}', {now}, '2026-01-01T00:00:00Z', '[]')"
                 )
             }
         };
@@ -199,9 +200,9 @@ impl Outbox {
     pub(crate) async fn park_all(&self) {
         self.run(
             "INSERT INTO outbox_failures (pipeline, seq, id, aggregate_type, aggregate_id,
-             state, blocks, attempts, set_aside_at)
-             SELECT 'default', seq, CAST(id AS text), aggregate_type, aggregate_id, 'parked', true, 1,
-             created_at FROM outbox",
+             payload, state, blocks, attempts, set_aside_at)
+             SELECT 'default', seq, CAST(id AS text), aggregate_type, aggregate_id, payload, 'parked',
+             true, 1, created_at FROM outbox",
         )
         .await;
     }

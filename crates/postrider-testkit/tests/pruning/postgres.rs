@@ -92,9 +92,10 @@ async fn a_tick_is_behind_a_cursor_as_far_as_it_is_settled() {
     outbox.insert(10, Age::written(10)).await;
     outbox
         .run(
-            "INSERT INTO outbox_checkpoints (pipeline, progress, base, tick, position, seen, beyond)
+            "INSERT INTO outbox_checkpoints (pipeline, progress, base, tick, position, seen, beyond,
+               aggregate_types)
              VALUES ('default', 'cursor', '1:1:', pg_current_snapshot(), 4, pg_current_snapshot(),
-               '{[6,7),[9,10)}')",
+               '{[6,7),[9,10)}', '{}')",
         )
         .await;
     assert_eq!(outbox.prune(&options(7)).await.rows, 6);

@@ -1,7 +1,12 @@
 //! Events that replicas must have, and servers that are replicas.
 
+use postrider_relay::pipeline::{Options, Pipeline};
+use postrider_relay::shutdown::shutdown;
 use postrider_relay::sink::FailureKind::Unavailable;
+use postrider_relay::sources::memory::MemoryOutbox;
+use postrider_testkit::proxy::Proxy;
 use postrider_testkit::servers::redis::Server;
+use postrider_testkit::suites::numbered::building;
 use redis::Value;
 use tokio::time::timeout;
 
@@ -96,4 +101,100 @@ async fn a_server_that_stands_still_is_unavailable() {
     published(&*sink, &messages("s", 2..=3)).await;
     // The calls that were given up arrive, too, and change nothing.
     until("it has heard them all", || async { kept(&server, "s").await == [1, 2, 3] }).await;
+}
+
+/// A primary whose replica can be left behind, and the address under which clients find it.
+struct Failover {
+    primary: Server,
+    replica: Server,
+    /// What the replica hears of its primary.
+    replication: Proxy,
+    /// What clients are led to.
+    clients: Proxy,
+}
+
+impl Failover {
+    async fn start() -> Self {
+        let primary = server(&["repl-diskless-sync-delay 0"]).await;
+        let replica = primary.replica().await;
+        let address = format!("127.0.0.1:{}", primary.port());
+        let replication = Proxy::start(&address).await;
+        let follow = format!("REPLICAOF 127.0.0.1 {}", replication.address().port());
+        run(&replica, &follow).await;
+        let clients = Proxy::start(&address).await;
+        let failover = Self { primary, replica, replication, clients };
+        until("it follows", || has_replica(&failover.primary, "state=online")).await;
+        failover
+    }
+
+    fn url(&self) -> String {
+        self.clients.url(&self.primary.url())
+    }
+
+    /// The primary dies with what the replica has not heard, and the replica takes its place.
+    async fn fail_over(&mut self) {
+        self.primary.kill9().await;
+        self.replication.refuse(true).await;
+        self.replication.cut();
+        run(&self.replica, "REPLICAOF NO ONE").await;
+        self.clients.lead_to(&format!("127.0.0.1:{}", self.replica.port()));
+    }
+}
+
+/// G-02. The relay goes on at the new primary, once that has a replica in its turn.
+#[tokio::test]
+async fn a_failover_to_a_replica_that_lagged_takes_nothing_that_was_delivered() {
+    let mut failover = Failover::start().await;
+    let sink = sink(&failover.url(), IMPATIENT).await;
+    let outbox = MemoryOutbox::new();
+    let append = |numbers: std::ops::RangeInclusive<u32>| {
+        let event = |number| building("a", number).topic("s").build().unwrap();
+        outbox.append(numbers.map(event));
+    };
+    let source = Box::new(outbox.connect());
+    let pipeline = Pipeline::new("test", source, sink, Options::default());
+    let mut status = pipeline.status();
+    let (stop, stopped) = shutdown();
+    let running = tokio::spawn(pipeline.run(stopped));
+    append(1..=20);
+    let delivered = timeout(DEADLINE, status.wait_for(|status| status.totals.delivered == 20));
+    drop(delivered.await.expect("the first are delivered"));
+
+    failover.replication.black_hole(true);
+    append(21..=40);
+    until("the primary alone has more", || async { kept(&failover.primary, "s").await.len() > 20 })
+        .await;
+    failover.fail_over().await;
+    assert_eq!(status.borrow().totals.delivered, 20, "what one server has is not delivered");
+    assert_eq!(kept(&failover.replica, "s").await, Vec::from_iter(1..=20));
+    // The new primary needs a replica of its own.
+    let second = failover.replica.replica().await;
+    append(41..=60);
+    let delivered = timeout(DEADLINE, status.wait_for(|status| status.totals.delivered == 60));
+    drop(delivered.await.expect("it goes on"));
+    stop.stop();
+    running.await.unwrap().unwrap();
+    assert_eq!(outbox.unpublished(), 0);
+    for server in [&failover.replica, &second] {
+        assert_eq!(kept(server, "s").await, Vec::from_iter(1..=60));
+    }
+}
+
+/// The guide says so: without `wait_replicas`, delivered means that the primary has it.
+#[tokio::test]
+async fn without_wait_replicas_a_failover_takes_what_the_replica_lacked() {
+    let mut failover = Failover::start().await;
+    let sink = sink(&failover.url(), "").await;
+    let cautions = sink.check().await.unwrap().join("\n");
+    assert!(cautions.contains("set wait_replicas = 1"), "{cautions}");
+    published(&*sink, &messages("s", 1..=3)).await;
+    until("the replica has them", || async { kept(&failover.replica, "s").await.len() == 3 }).await;
+    failover.replication.black_hole(true);
+    published(&*sink, &messages("s", 4..=5)).await;
+    failover.fail_over().await;
+    until("the new primary is used", || async {
+        sink.publish(&[message("s", 6)]).await[0].is_ok()
+    })
+    .await;
+    assert_eq!(kept(&failover.replica, "s").await, [1, 2, 3, 6]);
 }

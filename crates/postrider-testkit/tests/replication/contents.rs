@@ -1,6 +1,7 @@
 //! What a stream brings.
 
 use postrider_replication::pgoutput::Column;
+use postrider_testkit::suites::process;
 
 use super::*;
 
@@ -209,4 +210,49 @@ async fn a_message_that_is_larger_than_the_queue_passes() {
     assert!(matches!(&rows[0][1], Value::Text(note) if note.len() == large));
     drop(rows);
     assert_eq!(stream.number().await, "3");
+}
+
+/// A row and a message of 200 MB each: their lengths come, and their bytes take no memory.
+#[tokio::test]
+async fn what_is_too_long_is_passed_over_while_it_is_received() {
+    const NAME: &str = "contents::what_is_too_long_is_passed_over_while_it_is_received";
+    const LONG_BYTES: u32 = 200_000_000;
+    if !process::is_alone() {
+        process::run_alone(NAME).unwrap_or_else(|failed| panic!("{failed}"));
+        return;
+    }
+    let (server, client) = server(&[]).await;
+    create_slot(&server).await;
+    let write = format!(
+        "BEGIN;
+         INSERT INTO notes VALUES (1, repeat('x', {LONG_BYTES}));
+         SELECT pg_logical_emit_message(true, 'postrider', repeat('y', {LONG_BYTES}));
+         INSERT INTO notes VALUES (2, 'short');
+         COMMIT"
+    );
+    client.batch_execute(&write).await.unwrap();
+    let before = process::peak_bytes();
+    let output = PgOutput { messages: true, ..output() };
+    let flow = Flow { buffer_bytes: 1 << 20, value_bytes_max: 2 << 20, ..Flow::default() };
+    let started = connect(&server).await.start(SLOT, Lsn::ZERO, &output, flow).await;
+    let mut stream = Stream::new(started.unwrap());
+    let mut seen = Vec::new();
+    loop {
+        match stream.message().await {
+            Message::Insert { new, .. } => seen.push(format!("{:?}", values(&new))),
+            Message::Logical { prefix, content, length, .. } => {
+                seen.push(format!("{prefix}: {} of {length}", content.len()));
+            }
+            Message::Commit { .. } => break,
+            _ => {}
+        }
+    }
+    let expected = [
+        "[Text(b\"1\"), TooLong(200000000)]",
+        "postrider: 2097152 of 200000000",
+        "[Text(b\"2\"), Text(b\"short\")]",
+    ];
+    assert_eq!(seen, expected);
+    let grown = process::peak_bytes().saturating_sub(before);
+    assert!(grown < 32 << 20, "it took {} MiB", grown >> 20);
 }

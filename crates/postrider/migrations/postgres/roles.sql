@@ -13,12 +13,15 @@ BEGIN
 END
 $$;
 
--- The writer publishes and claims events. It can neither read, change nor delete them, nor choose
--- their number, transaction and time. It sees ids, so that a duplicate can be named and a lost
--- COMMIT looked up.
+-- The writer publishes events. It can neither read, change nor delete them, nor choose their number,
+-- transaction and time. It reads no ids: with those of others it could publish events that
+-- consumers take for theirs. A lost COMMIT is looked up by a function, for ids that it knows.
 GRANT INSERT (id, aggregate_type, aggregate_id, event_type, event_version, payload, content_type,
-    headers, topic, occurred_at, deliver_after), SELECT (id) ON {outbox} TO {writer};
-GRANT INSERT (consumer, event_id), SELECT (event_id) ON inbox TO {writer};
+    headers, topic, occurred_at, deliver_after) ON {outbox} TO {writer};
+REVOKE SELECT ON {outbox} FROM {writer};
+-- A claim keeps an event from taking effect, for any consumer that it names. Claims are the
+-- consumer's: an application that publishes and consumes gets both roles.
+REVOKE ALL ON inbox, inbox_versions, inbox_messages FROM {writer};
 -- Events that are messages in the log have numbers of the same sequence.
 GRANT SELECT, INSERT ON {outbox_messages} TO {writer};
 DO $$
@@ -58,7 +61,7 @@ BEGIN
     FOR found IN SELECT p.oid::regprocedure AS name, g.grantee
         FROM (VALUES ({'outbox_publish'}, {'writer'}), ({'outbox_publish_all'}, {'writer'}),
             ({'outbox_publish_message'}, {'writer'}),
-            ('inbox_accept', {'writer'}), ('inbox_accept_all', {'writer'}),
+            ({'outbox_written'}, {'writer'}),
             ('inbox_accept', {'consumer'}), ('inbox_accept_all', {'consumer'}),
             ('inbox_advance', {'consumer'}), ('inbox_store', {'consumer'}),
             ('inbox_bury', {'consumer'}), ('inbox_revive', {'consumer'}),

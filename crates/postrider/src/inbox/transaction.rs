@@ -1,6 +1,6 @@
 //! The seam where a client joins.
 
-use std::time::SystemTime;
+use std::time::Duration;
 
 use uuid::Uuid;
 
@@ -68,12 +68,12 @@ pub trait InboxTransaction: Transaction {
         event_id: Option<Uuid>,
     ) -> Self::Written<'t, u64>;
 
-    /// Removes claims of a consumer that were made before `older_than`, at most `limit` of
-    /// them. Answers how many.
+    /// Removes claims of a consumer that were made longer ago than that, by the clock that claims
+    /// are given their time by, at most `limit` of them. Answers how many.
     fn prune<'t>(
         &'t mut self,
         consumer: &'t str,
-        older_than: SystemTime,
+        older_than: Duration,
         limit: u32,
     ) -> Self::Written<'t, u64>;
 }

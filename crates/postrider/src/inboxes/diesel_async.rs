@@ -1,6 +1,6 @@
 //! The inbox with diesel-async on PostgreSQL.
 
-use std::time::SystemTime;
+use std::time::Duration;
 
 use diesel::result::Error;
 use diesel::sql_types::{Array, BigInt, Binary, Bool, Integer, Nullable, Text, Uuid as SqlUuid};
@@ -11,12 +11,13 @@ use uuid::Uuid;
 use super::answers::{claim_if, claims_of, sequence_of, version_of};
 use super::postgres::{
     ADVANCE, BURY, INSERT_CLAIM, INSERT_CLAIMS, PRUNE, REVIVE, STORE, attempts_of, error_text,
+    micros,
 };
 use crate::error::WriteError;
 use crate::event::{Event, Key};
 use crate::inbox::{Claim, InboxTransaction, Sequence};
 use crate::outboxes::diesel_async::{check_in_transaction, write_error};
-use crate::outboxes::postgres::{Row, time};
+use crate::outboxes::postgres::Row;
 use crate::schema::{INBOX_MESSAGES_TABLE, INBOX_TABLE, INBOX_VERSIONS_TABLE};
 
 #[derive(QueryableByName)]
@@ -155,14 +156,14 @@ impl InboxTransaction for AsyncPgConnection {
     fn prune<'t>(
         &'t mut self,
         consumer: &'t str,
-        older_than: SystemTime,
+        older_than: Duration,
         limit: u32,
     ) -> Self::Written<'t, u64> {
         Box::pin(async move {
             check_in_transaction(self)?;
             let prune = sql_query(PRUNE)
                 .bind::<Text, _>(consumer)
-                .bind::<Text, _>(time(older_than))
+                .bind::<BigInt, _>(micros(older_than))
                 .bind::<BigInt, _>(i64::from(limit));
             let pruned = prune.execute(self).await.map_err(in_table(INBOX_TABLE))?;
             Ok(pruned as u64)

@@ -3,6 +3,8 @@
 //! Claims are plain inserts, which is faster. Everything else is a function of the schema, the
 //! same for all languages.
 
+use std::time::Duration;
+
 /// Writes a claim, of consumer and event id, unless there is one.
 pub(super) const INSERT_CLAIM: &str =
     "INSERT INTO inbox (consumer, event_id) VALUES ($1, $2) ON CONFLICT DO NOTHING";
@@ -31,12 +33,22 @@ pub(super) const BURY: &str = "SELECT inbox_bury(consumer => $1, event_id => $2,
 /// Of consumer and event id, or NULL for all. Answers how many there were.
 pub(super) const REVIVE: &str = "SELECT inbox_revive($1, $2) AS answer";
 
-/// Of consumer, a time and a number. The function of that name takes an age and not a time. What
-/// is dead stays claimed.
+/// Of consumer, an [age](micros) and a number. What is dead stays claimed. A claim has the time of
+/// the server, so its age goes by that clock, too; the time of the statement is one that an index
+/// can be asked for.
 pub(super) const PRUNE: &str = "DELETE FROM inbox WHERE ctid = ANY(ARRAY(\
-     SELECT i.ctid FROM inbox AS i WHERE i.consumer = $1 AND i.processed_at < $2::timestamptz \
+     SELECT i.ctid FROM inbox AS i WHERE i.consumer = $1 \
+     AND i.processed_at < statement_timestamp() - $2::bigint * interval '1 microsecond' \
      AND NOT EXISTS (SELECT FROM inbox_messages AS m \
      WHERE m.consumer = $1 AND m.event_id = i.event_id AND m.dead) LIMIT $3))";
+
+/// The longest age, because times of the server have an end: about a thousand years.
+const AGE_MAX: Duration = Duration::from_secs(1000 * 365 * 24 * 60 * 60);
+
+/// An age in microseconds.
+pub(super) fn micros(age: Duration) -> i64 {
+    i64::try_from(age.min(AGE_MAX).as_micros()).unwrap_or(i64::MAX)
+}
 
 /// A number of attempts as the server has it.
 pub(super) fn attempts_of(attempts: u32) -> i32 {

@@ -1,6 +1,6 @@
 //! The inbox with rusqlite.
 
-use std::time::SystemTime;
+use std::time::Duration;
 
 use rusqlite::{Connection, Savepoint, params};
 use uuid::Uuid;
@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::answers::{claim_if, claims_of, sequence_of, version_of};
 use super::sqlite::{
     BURY, DELETE_DEAD_CLAIMS, INSERT_CLAIM, INSERT_CLAIMS, INSERT_VERSION, PRUNE, REVIVE,
-    SELECT_VERSION, STORE, UPDATE_VERSION, as_json, now,
+    SELECT_VERSION, STORE, UPDATE_VERSION, ago, as_json, now,
 };
 use crate::error::WriteError;
 use crate::event::{Event, Key};
@@ -16,7 +16,6 @@ use crate::inbox::{Claim, InboxTransaction, Sequence};
 use crate::outboxes::rusqlite::write_error;
 use crate::outboxes::sqlite::{Row, Write};
 use crate::schema::{INBOX_MESSAGES_TABLE, INBOX_TABLE, INBOX_VERSIONS_TABLE};
-use crate::timestamp;
 
 impl InboxTransaction for rusqlite::Transaction<'_> {
     fn claim<'t>(&'t mut self, consumer: &'t str, event_id: Uuid) -> Result<Claim, WriteError> {
@@ -66,7 +65,7 @@ impl InboxTransaction for rusqlite::Transaction<'_> {
     fn prune(
         &mut self,
         consumer: &str,
-        older_than: SystemTime,
+        older_than: Duration,
         limit: u32,
     ) -> Result<u64, WriteError> {
         prune(self, consumer, older_than, limit)
@@ -122,7 +121,7 @@ impl InboxTransaction for Savepoint<'_> {
     fn prune(
         &mut self,
         consumer: &str,
-        older_than: SystemTime,
+        older_than: Duration,
         limit: u32,
     ) -> Result<u64, WriteError> {
         prune(self, consumer, older_than, limit)
@@ -247,10 +246,10 @@ fn revive(
 fn prune(
     conn: &Connection,
     consumer: &str,
-    older_than: SystemTime,
+    older_than: Duration,
     limit: u32,
 ) -> Result<u64, WriteError> {
-    let pruned = execute(conn, PRUNE, params![consumer, timestamp::to_text(older_than), limit]);
+    let pruned = execute(conn, PRUNE, params![consumer, ago(older_than), limit]);
     pruned.map_err(in_table(INBOX_TABLE))
 }
 

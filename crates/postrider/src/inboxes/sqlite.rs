@@ -4,7 +4,7 @@
 //! that reads first and writes then fails if somebody has written in between; one that begins with
 //! a write waits.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use uuid::Uuid;
 
@@ -66,6 +66,11 @@ pub(super) const PRUNE: &str = "DELETE FROM inbox WHERE (consumer, event_id) IN 
 pub(super) fn as_json(event_ids: &[Uuid]) -> String {
     let event_ids: Vec<String> = event_ids.iter().map(Uuid::to_string).collect();
     serde_json::to_string(&event_ids).expect("a list of texts is JSON")
+}
+
+/// The time of that long ago, by the clock of [`now`].
+pub(super) fn ago(age: Duration) -> String {
+    timestamp::to_text(SystemTime::now().checked_sub(age).unwrap_or(SystemTime::UNIX_EPOCH))
 }
 
 pub(super) fn now() -> String {

@@ -1,6 +1,6 @@
 //! The inbox with sqlx on PostgreSQL.
 
-use std::time::SystemTime;
+use std::time::Duration;
 
 use sqlx::postgres::PgArguments;
 use sqlx::query::{Query, QueryScalar};
@@ -10,11 +10,12 @@ use uuid::Uuid;
 use super::answers::{claim_if, claims_of, sequence_of, version_of};
 use super::postgres::{
     ADVANCE, BURY, INSERT_CLAIM, INSERT_CLAIMS, PRUNE, REVIVE, STORE, attempts_of, error_text,
+    micros,
 };
 use crate::error::WriteError;
 use crate::event::{Event, Key};
 use crate::inbox::{Claim, InboxTransaction, Sequence};
-use crate::outboxes::postgres::{Row, time};
+use crate::outboxes::postgres::Row;
 use crate::outboxes::sqlx_postgres::write_error;
 use crate::schema::{INBOX_MESSAGES_TABLE, INBOX_TABLE, INBOX_VERSIONS_TABLE};
 
@@ -124,11 +125,11 @@ impl InboxTransaction for sqlx::Transaction<'_, Postgres> {
     fn prune<'t>(
         &'t mut self,
         consumer: &'t str,
-        older_than: SystemTime,
+        older_than: Duration,
         limit: u32,
     ) -> Self::Written<'t, u64> {
         Box::pin(async move {
-            let prune = query(PRUNE).bind(consumer).bind(time(older_than)).bind(i64::from(limit));
+            let prune = query(PRUNE).bind(consumer).bind(micros(older_than)).bind(i64::from(limit));
             let pruned = prune.execute(&mut **self).await.map_err(in_table(INBOX_TABLE))?;
             Ok(pruned.rows_affected())
         })

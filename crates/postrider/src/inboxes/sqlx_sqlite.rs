@@ -1,6 +1,6 @@
 //! The inbox with sqlx on SQLite.
 
-use std::time::SystemTime;
+use std::time::Duration;
 
 use sqlx::query::Query;
 use sqlx::sqlite::SqliteArguments;
@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::answers::{claim_if, claims_of, sequence_of, version_of};
 use super::sqlite::{
     BURY, DELETE_DEAD_CLAIMS, INSERT_CLAIM, INSERT_CLAIMS, INSERT_VERSION, PRUNE, REVIVE,
-    SELECT_VERSION, STORE, UPDATE_VERSION, as_json, now,
+    SELECT_VERSION, STORE, UPDATE_VERSION, ago, as_json, now,
 };
 use crate::error::WriteError;
 use crate::event::{Event, Key};
@@ -18,7 +18,6 @@ use crate::inbox::{Claim, InboxTransaction, Sequence};
 use crate::outboxes::sqlite::{Row, Write};
 use crate::outboxes::sqlx_sqlite::write_error;
 use crate::schema::{INBOX_MESSAGES_TABLE, INBOX_TABLE, INBOX_VERSIONS_TABLE};
-use crate::timestamp;
 
 impl InboxTransaction for sqlx::Transaction<'_, Sqlite> {
     fn claim<'t>(&'t mut self, consumer: &'t str, event_id: Uuid) -> Self::Written<'t, Claim> {
@@ -92,12 +91,11 @@ impl InboxTransaction for sqlx::Transaction<'_, Sqlite> {
     fn prune<'t>(
         &'t mut self,
         consumer: &'t str,
-        older_than: SystemTime,
+        older_than: Duration,
         limit: u32,
     ) -> Self::Written<'t, u64> {
         Box::pin(async move {
-            let prune =
-                sqlx::query(PRUNE).bind(consumer).bind(timestamp::to_text(older_than)).bind(limit);
+            let prune = sqlx::query(PRUNE).bind(consumer).bind(ago(older_than)).bind(limit);
             let pruned = prune.execute(&mut **self).await.map_err(in_table(INBOX_TABLE))?;
             Ok(pruned.rows_affected())
         })

@@ -1,6 +1,6 @@
 //! The inbox with tokio-postgres.
 
-use std::time::SystemTime;
+use std::time::Duration;
 
 use tokio_postgres::Error;
 use tokio_postgres::types::{FromSqlOwned, ToSql, Type};
@@ -9,11 +9,12 @@ use uuid::Uuid;
 use super::answers::{claim_if, claims_of, sequence_of, version_of};
 use super::postgres::{
     ADVANCE, BURY, INSERT_CLAIM, INSERT_CLAIMS, PRUNE, REVIVE, STORE, attempts_of, error_text,
+    micros,
 };
 use crate::error::WriteError;
 use crate::event::{Event, Key};
 use crate::inbox::{Claim, InboxTransaction, Sequence};
-use crate::outboxes::postgres::{Row, time};
+use crate::outboxes::postgres::Row;
 use crate::outboxes::tokio_postgres::write_error;
 use crate::schema::{INBOX_MESSAGES_TABLE, INBOX_TABLE, INBOX_VERSIONS_TABLE};
 
@@ -99,13 +100,13 @@ impl InboxTransaction for tokio_postgres::Transaction<'_> {
     fn prune<'t>(
         &'t mut self,
         consumer: &'t str,
-        older_than: SystemTime,
+        older_than: Duration,
         limit: u32,
     ) -> Self::Written<'t, u64> {
         Box::pin(async move {
             let params: [Param<'_>; 3] = [
                 (&consumer, Type::TEXT),
-                (&time(older_than), Type::TEXT),
+                (&micros(older_than), Type::INT8),
                 (&i64::from(limit), Type::INT8),
             ];
             let pruned = self.execute_typed(PRUNE, &params).await;

@@ -21,7 +21,8 @@ const STATEMENT_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// (<https://www.postgresql.org/docs/current/errcodes-appendix.html>).
 pub(crate) const UNIQUE_VIOLATION: &str = "23505";
 /// A table, a column or a function that does not exist.
-pub(crate) const UNDEFINED: [&str; 3] = ["42P01", "42703", "42883"];
+pub(crate) const UNDEFINED: [&str; 3] = ["42P01", "42703", UNDEFINED_FUNCTION];
+pub(crate) const UNDEFINED_FUNCTION: &str = "42883";
 
 /// Writes one [`Row`], whose fields are the parameters in order.
 pub(crate) fn insert_event(table: &TableName) -> String {
@@ -69,14 +70,24 @@ pub(crate) const RETURNING_TRANSACTION: &str = " RETURNING pg_current_xact_id():
 pub(crate) const TRANSACTION: &str = "SELECT pg_current_xact_id_if_assigned()::text";
 
 /// Whether an event with one of these ids is there, and what became of a transaction: after a
-/// failover the server may not have come to that number yet.
+/// failover the server may not have come to that number yet. It needs no right to read.
 #[cfg(any(feature = "sqlx-postgres", feature = "tokio-postgres"))]
 pub(crate) fn select_outcome(table: &TableName) -> String {
+    outcome(&format!("{}($1)", table.written().quoted()))
+}
+
+/// The same where there is no such function, as beside a table that is not of our making. It needs
+/// the right to read ids.
+#[cfg(any(feature = "sqlx-postgres", feature = "tokio-postgres"))]
+pub(crate) fn select_outcome_by_table(table: &TableName) -> String {
+    outcome(&format!("EXISTS (SELECT FROM {} WHERE id = ANY($1))", table.quoted()))
+}
+
+#[cfg(any(feature = "sqlx-postgres", feature = "tokio-postgres"))]
+fn outcome(found: &str) -> String {
     format!(
-        "SELECT EXISTS (SELECT FROM {} WHERE id = ANY($1)), \
-         CASE WHEN $2::xid8 < pg_current_xact_id() THEN pg_xact_status($2::xid8) \
-         WHEN $2 IS NOT NULL THEN 'aborted' END",
-        table.quoted()
+        "SELECT {found}, CASE WHEN $2::xid8 < pg_current_xact_id() THEN pg_xact_status($2::xid8) \
+         WHEN $2 IS NOT NULL THEN 'aborted' END"
     )
 }
 

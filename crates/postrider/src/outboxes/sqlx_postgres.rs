@@ -97,17 +97,30 @@ impl Begin for &PgPool {
 
 impl AskOutcome for PgPool {
     async fn outcome(&self, table: &TableName, commit: &LostCommit) -> Result<Outcome, WriteError> {
-        // Safe: the only variable part of the statement is a quoted table name.
-        let found = sqlx::query_as(AssertSqlSafe(postgres::select_outcome(table)))
-            .persistent(false)
-            .bind(commit.event_ids())
-            .bind(commit.transaction().map(|number| number.to_string()))
-            .fetch_one(self)
-            .await;
-        let (found, status): (bool, Option<String>) =
+        let mut found = ask_outcome(self, postgres::select_outcome(table), commit).await;
+        if let Err(Error::Database(said)) = &found
+            && said.code().as_deref() == Some(postgres::UNDEFINED_FUNCTION)
+        {
+            found = ask_outcome(self, postgres::select_outcome_by_table(table), commit).await;
+        }
+        let (found, status) =
             found.map_err(|err| write_error(table.as_str(), commit.event_ids(), err))?;
         Ok(postgres::outcome_of(commit, found, status.as_deref()))
     }
+}
+
+async fn ask_outcome(
+    pool: &PgPool,
+    sql: String,
+    commit: &LostCommit,
+) -> Result<(bool, Option<String>), Error> {
+    // Safe: the only variable part of the statement is a quoted name.
+    sqlx::query_as(AssertSqlSafe(sql))
+        .persistent(false)
+        .bind(commit.event_ids())
+        .bind(commit.transaction().map(|number| number.to_string()))
+        .fetch_one(pool)
+        .await
 }
 
 /// Writes events in one statement; gives back what `returning` asks for.

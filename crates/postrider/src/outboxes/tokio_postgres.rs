@@ -2,7 +2,7 @@
 //! which gives each transaction another connection.
 
 use std::error::Error as StdError;
-use tokio_postgres::error::{DbError, Severity};
+use tokio_postgres::error::{DbError, Severity, SqlState};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Error};
 use uuid::Uuid;
@@ -92,7 +92,12 @@ impl AskOutcome for Client {
         let transaction = commit.transaction().map(|number| number.to_string());
         let params: [(&(dyn ToSql + Sync), Type); 2] =
             [(&commit.event_ids(), Type::UUID_ARRAY), (&transaction, Type::TEXT)];
-        let row = self.query_typed_one(&postgres::select_outcome(table), &params).await;
+        let mut row = self.query_typed_one(&postgres::select_outcome(table), &params).await;
+        let code = row.as_ref().err().and_then(Error::code).map(SqlState::code);
+        if code == Some(postgres::UNDEFINED_FUNCTION) {
+            let by_table = postgres::select_outcome_by_table(table);
+            row = self.query_typed_one(&by_table, &params).await;
+        }
         let row = row.map_err(|err| write_error(table.as_str(), commit.event_ids(), err))?;
         Ok(postgres::outcome_of(commit, row.get(0), row.get(1)))
     }

@@ -5,6 +5,7 @@
 //! the tables (`outbox_publish`, `inbox_accept` and others) find them whatever their caller's path is.
 
 mod layout;
+mod replicated;
 mod roles;
 #[cfg(feature = "tokio-postgres")]
 mod tokio_postgres;
@@ -12,13 +13,14 @@ mod tokio_postgres;
 mod verify;
 
 pub use layout::{InvalidWidth, Layout, PartitionWidth};
+pub use replicated::{InvalidReplicated, Replicated, replicated_sql};
 pub use roles::{InvalidPrefix, RolePrefix, roles};
 #[cfg(feature = "tokio-postgres")]
-pub use tokio_postgres::{migrate, pending, status};
+pub use tokio_postgres::{migrate, pending, set_replicated, status};
 #[cfg(feature = "tokio-postgres")]
 pub use verify::verify;
 
-use super::{MIGRATIONS_TABLE, Migration, TableName, literal, with_names};
+use super::{MIGRATIONS_TABLE, Migration, TableName, postgres_literal, with_names};
 use crate::event::{
     AGGREGATE_ID_BYTES_MAX, HEADERS_BYTES_MAX, HEADERS_MAX, NAME_BYTES_MAX, PAYLOAD_BYTES_MAX,
 };
@@ -37,7 +39,33 @@ const PUBLISH: &str = include_str!("../../migrations/postgres/0001_publish.sql")
 const WRITE_EVENT: &str = include_str!("../../migrations/postgres/write_event.sql");
 const WRITE_MESSAGE: &str = include_str!("../../migrations/postgres/write_message.sql");
 
-const PLAIN: &[Migration] = &[Migration {
+/// What is wrong with a pipeline's sink is kept with its checkpoint, in every layout.
+const TROUBLE: Migration = Migration {
+    version: 2,
+    name: "trouble",
+    sql: include_str!("../../migrations/postgres/0002_trouble.sql"),
+};
+
+/// What pipelines match is kept with their checkpoints, in every layout.
+const MATCHING: Migration = Migration {
+    version: 3,
+    name: "matching",
+    sql: include_str!("../../migrations/postgres/0003_matching.sql"),
+};
+
+/// Rows that are replicated from another server get numbers of this one. A table that is not of our
+/// making stays as it is.
+const REPLICATED: Migration = Migration {
+    version: 4,
+    name: "replicated",
+    sql: include_str!("../../migrations/postgres/0004_replicated.sql"),
+};
+
+const PLAIN: &[Migration] = &[OUTBOX_PLAIN, TROUBLE, MATCHING, REPLICATED];
+const PARTITIONED: &[Migration] = &[OUTBOX_PARTITIONED, TROUBLE, MATCHING, REPLICATED];
+const EXISTING: &[Migration] = &[OUTBOX_EXISTING, TROUBLE, MATCHING];
+
+const OUTBOX_PLAIN: Migration = Migration {
     version: 1,
     name: "outbox",
     sql: concat!(
@@ -47,9 +75,9 @@ const PLAIN: &[Migration] = &[Migration {
         include_str!("../../migrations/postgres/0001_inbox.sql"),
         include_str!("../../migrations/postgres/0001_inbox_functions.sql"),
     ),
-}];
+};
 
-const PARTITIONED: &[Migration] = &[Migration {
+const OUTBOX_PARTITIONED: Migration = Migration {
     version: 1,
     name: "outbox",
     sql: concat!(
@@ -60,9 +88,9 @@ const PARTITIONED: &[Migration] = &[Migration {
         include_str!("../../migrations/postgres/0001_inbox.sql"),
         include_str!("../../migrations/postgres/0001_inbox_functions.sql"),
     ),
-}];
+};
 
-const EXISTING: &[Migration] = &[Migration {
+const OUTBOX_EXISTING: Migration = Migration {
     version: 1,
     name: "outbox",
     sql: concat!(
@@ -70,7 +98,7 @@ const EXISTING: &[Migration] = &[Migration {
         include_str!("../../migrations/postgres/0001_inbox.sql"),
         include_str!("../../migrations/postgres/0001_inbox_functions.sql"),
     ),
-}];
+};
 
 /// All migrations of a layout, in order.
 pub fn migrations(layout: Layout) -> &'static [Migration] {
@@ -112,7 +140,8 @@ fn ledger() -> String {
 /// One migration and the row that says it was applied.
 fn step(migration: &Migration, outbox: &TableName, layout: Layout) -> String {
     let Migration { version, name, .. } = migration;
-    let (outbox_name, layout_name) = (literal(outbox.as_str()), literal(&layout.to_string()));
+    let (outbox_name, layout_name) =
+        (postgres_literal(outbox.as_str()), postgres_literal(&layout.to_string()));
     format!(
         "{}
 INSERT INTO {MIGRATIONS_TABLE} (outbox, version, name, layout)
@@ -132,6 +161,7 @@ fn filled(migration: &Migration, outbox: &TableName, layout: Layout) -> String {
     };
     let values = [
         ("{publish_functions}", publish_functions()),
+        ("{replicated_trigger}", replicated::trigger(Replicated::default())),
         ("{aggregate_id_bytes_max}", AGGREGATE_ID_BYTES_MAX.to_string()),
         ("{headers_bytes_max}", HEADERS_BYTES_MAX.to_string()),
         ("{headers_max}", HEADERS_MAX.to_string()),
@@ -201,7 +231,8 @@ mod tests {
     fn migrations_count_from_one_without_gaps() {
         for layout in LAYOUTS {
             let versions: Vec<u32> = migrations(layout).iter().map(|found| found.version).collect();
-            assert_eq!(versions, (1..=PLAIN.len() as u32).collect::<Vec<_>>(), "{layout}");
+            assert_eq!(versions, (1..=versions.len() as u32).collect::<Vec<_>>(), "{layout}");
+            assert!(versions.len() > 1, "{layout}");
         }
     }
 

@@ -13,11 +13,23 @@ pub use rusqlite::{migrate, pending, status};
 pub use verify::verify;
 
 /// All migrations, in order.
-pub const MIGRATIONS: &[Migration] = &[Migration {
-    version: 1,
-    name: "outbox",
-    sql: include_str!("../../migrations/sqlite/0001_outbox.sql"),
-}];
+pub const MIGRATIONS: &[Migration] = &[
+    Migration {
+        version: 1,
+        name: "outbox",
+        sql: include_str!("../../migrations/sqlite/0001_outbox.sql"),
+    },
+    Migration {
+        version: 2,
+        name: "trouble",
+        sql: include_str!("../../migrations/sqlite/0002_trouble.sql"),
+    },
+    Migration {
+        version: 3,
+        name: "matching",
+        sql: include_str!("../../migrations/sqlite/0003_matching.sql"),
+    },
+];
 
 /// All migrations as one script for an empty database, for those who migrate with a tool of
 /// their own. It leaves a database that `postrider migrate` takes for its own.

@@ -16,10 +16,11 @@ pub(super) const PASSWORD: &str = "postrider";
 const SETTINGS: &str = "\
 listen_addresses = '127.0.0.1'
 unix_socket_directories = ''
-max_connections = 300
+max_connections = 600
 max_prepared_transactions = 50
-max_replication_slots = 100
-max_wal_senders = 100
+max_replication_slots = 200
+max_wal_senders = 200
+max_wal_size = '4GB'
 password_encryption = 'scram-sha-256'
 wal_level = logical
 ";

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use postrider_relay::admin::DeadLetterDetail;
+use postrider_relay::private_files;
 use serde::Serialize;
 
 use super::FilterArgs;
@@ -146,13 +147,14 @@ fn open(path: &Path, append: bool) -> Result<BufWriter<File>, CliError> {
         false => options.write(true).create_new(true),
     };
     // Payloads are nobody else's business.
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options.open(path).map(BufWriter::new).map_err(|error| {
+    private_files::open(path, &mut options).map(BufWriter::new).map_err(|error| {
         let failed = cannot_write(path, &error);
         match error.kind() {
             ErrorKind::AlreadyExists => failed
                 .with_fix("name another file, or add --after CURSOR to go on where its end is"),
+            _ if private_files::shared_link(path).is_some() => {
+                failed.with_fix("name a file in a folder that only you can write")
+            }
             _ => failed,
         }
     })

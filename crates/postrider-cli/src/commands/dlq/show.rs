@@ -11,7 +11,7 @@ use super::list::LetterObject;
 use crate::cli::OutboxArgs;
 use crate::error::{CliError, Code};
 use crate::outbox::Outbox;
-use crate::output::{Output, plain};
+use crate::output::{Output, is_deceptive, plain};
 use crate::time::rfc3339;
 
 pub(crate) const EXAMPLES: &str = "\
@@ -126,7 +126,7 @@ fn to_text(detail: &DeadLetterDetail) -> String {
     }
     let bytes = detail.payload.len();
     // Anything that a terminal could take for a command is shown as base64.
-    let is_printable = |c: char| !c.is_control() || c == '\n' || c == '\t';
+    let is_printable = |c: char| !is_deceptive(c) || c == '\n' || c == '\t';
     match std::str::from_utf8(&detail.payload) {
         Ok(payload) if payload.chars().all(is_printable) => {
             text.push_str(&format!("payload       {bytes} bytes\n\n{payload}"));
@@ -190,6 +190,8 @@ mod tests {
         let text = to_text(&detail("not \u{1b}json", b"line\n\ttab"));
         assert!(text.contains("headers       not \\u{1b}json\n"), "{text}");
         assert!(text.ends_with("payload       9 bytes\n\nline\n\ttab"), "{text}");
+        let turned = to_text(&detail("{}", "a\u{202e}b".as_bytes()));
+        assert!(turned.contains("5 bytes, as base64"), "{turned}");
         let text = to_text(&detail("{}", b"\x1b[31m"));
         assert!(text.ends_with("5 bytes, as base64\n\nG1szMW0="), "{text}");
     }

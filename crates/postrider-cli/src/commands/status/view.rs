@@ -1,6 +1,6 @@
 //! A status as text and as JSON.
 
-use postrider_relay::admin::{COUNT_MAX, LeaseStatus, OutboxStatus, PipelineStatus};
+use postrider_relay::admin::{COUNT_MAX, LeaseStatus, OutboxStatus, PipelineStatus, Unmatched};
 use postrider_relay::diagnosis::Level;
 use postrider_relay::health::{self, Reason};
 use serde::Serialize;
@@ -21,6 +21,9 @@ pub(super) struct StatusObject<'s> {
     parked: u64,
     parked_is_capped: bool,
     pipelines: Vec<PipelineObject<'s>>,
+    /// Events of aggregate types that no pipeline matches, of the oldest and the newest rows.
+    unmatched: u64,
+    unmatched_aggregate_types: &'s [String],
     /// The worst of the pipelines'.
     verdict: &'static str,
 }
@@ -41,6 +44,8 @@ struct PipelineObject<'s> {
     blocked_keys: u64,
     blocked_keys_is_capped: bool,
     last_settled_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trouble: Option<TroubleObject<'s>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     leases: Vec<LeaseObject<'s>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -54,6 +59,13 @@ struct PipelineObject<'s> {
     reasons: Vec<ReasonObject<'s>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     rates: Option<Rates>,
+}
+
+/// What is wrong with the sink as a whole.
+#[derive(Serialize)]
+struct TroubleObject<'s> {
+    why: &'s str,
+    since: String,
 }
 
 #[derive(Serialize)]
@@ -109,6 +121,8 @@ impl View<'_> {
                     ..to_pipeline_object(pipeline)
                 })
                 .collect(),
+            unmatched: self.status.unmatched.events,
+            unmatched_aggregate_types: &self.status.unmatched.aggregate_types,
             verdict: worst.unwrap_or(Level::Ok).as_str(),
         }
     }
@@ -138,7 +152,25 @@ impl View<'_> {
         let pipelines = self.pipelines_text();
         let (leases, slots) = (leases_text(status), slots_text(status));
         let (title, why) = (plain(&status.table), self.reasons_text());
-        format!("{} outbox {title}\n\n{pipelines}{leases}{slots}{why}", status.database)
+        let unmatched = self.unmatched_text();
+        format!("{} outbox {title}\n\n{pipelines}{leases}{slots}{why}{unmatched}", status.database)
+    }
+
+    /// Events that nobody will publish.
+    fn unmatched_text(&self) -> String {
+        let Unmatched { events, aggregate_types } = &self.status.unmatched;
+        if *events == 0 {
+            return String::new();
+        }
+        let (noun, are) = if *events == 1 { ("event", "is") } else { ("events", "are") };
+        let types = plain(&aggregate_types.join(", "));
+        format!(
+            "\nWARN  {} {noun} {are} of aggregate types that no pipeline matches: {types}\n      \
+             help: add the types to `match` of a pipeline, or remove the events: postrider prune \
+             --unmatched {}\n",
+            count(*events),
+            plain(self.flags)
+        )
     }
 
     fn pipelines_text(&self) -> String {
@@ -198,6 +230,10 @@ fn to_pipeline_object(pipeline: &PipelineStatus) -> PipelineObject<'_> {
         blocked_keys: pipeline.blocked_keys,
         blocked_keys_is_capped: is_capped(pipeline.blocked_keys),
         last_settled_at: pipeline.last_settled_at.map(rfc3339),
+        trouble: pipeline
+            .trouble
+            .as_ref()
+            .map(|trouble| TroubleObject { why: &trouble.why, since: rfc3339(trouble.since) }),
         leases: pipeline.leases.iter().map(to_lease_object).collect(),
         slot: pipeline.slot.as_ref().map(SlotObject::new),
         paused: pipeline.paused.as_ref().map(PauseObject::new),

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::exchange::Note;
 use super::{Call, Engine, sets_aside};
 use crate::failure::{Failure, FailureKind, SinkError};
+use crate::pipeline::company::Kind;
 use crate::pipeline::decision::{Action, SinkIs, decide};
 use crate::pipeline::lanes::Entry;
 use crate::pipeline::options::OnDead;
@@ -24,6 +25,8 @@ impl<M> Engine<M> {
             self.moved_at = now;
             self.taken_at = Some(now);
         }
+        let events = call.entries.len();
+        let mut in_company = 0;
         let mut messages = call.messages.into_iter();
         let mut results = results.into_iter();
         let mut entries = call.entries.as_slice();
@@ -38,7 +41,19 @@ impl<M> Engine<M> {
             let (lane, rest) = entries.split_at(together);
             entries = rest;
             let answers = messages.by_ref().zip(results.by_ref()).take(together);
-            self.published_lane(key, lane, answers, alive, now);
+            let answers = answers.map(|(message, result)| {
+                // Nothing else was under way: so it is to blame by itself.
+                let result = result.map_err(|error| {
+                    let in_company = error.in_company && call.kind != Kind::Alone;
+                    error.with_company(in_company)
+                });
+                (message, result)
+            });
+            in_company += self.published_lane(key, lane, answers, alive, now);
+        }
+        self.company.answered(call.kind, events, in_company);
+        if self.company.under_way.is_none() && !self.lanes.has_suspects() {
+            self.company.is_over();
         }
         if self.stopping {
             self.release();
@@ -58,6 +73,7 @@ impl<M> Engine<M> {
         }
     }
 
+    /// Answers how many events were refused in company.
     fn published_lane(
         &mut self,
         key: Option<u64>,
@@ -65,12 +81,17 @@ impl<M> Engine<M> {
         answers: impl Iterator<Item = (M, Result<(), SinkError>)>,
         alive: bool,
         now: Duration,
-    ) {
+    ) -> usize {
         let mut held = Vec::new();
+        let mut in_company = false;
         let mut lane_is = Lane::Whole;
         for (index, (message, result)) in lane.iter().zip(answers) {
             let reaction = match (result, lane_is) {
                 (Ok(()), _) => Reaction::Settle(Verdict::Delivered),
+                (Err(error), Lane::Whole) if error.in_company => {
+                    in_company = true;
+                    Reaction::Hold
+                }
                 (Err(error), Lane::Whole) => self.failed(*index, error, alive, now),
                 // It failed because of the one before it: that says nothing about itself.
                 (Err(_), Lane::Held) => Reaction::Hold,
@@ -90,7 +111,8 @@ impl<M> Engine<M> {
                 }
             }
         }
-        self.lanes.put_back(key, lane.len(), &held);
+        self.lanes.put_back(key, lane.len(), &held, in_company);
+        if in_company { held.len() } else { 0 }
     }
 
     /// Looks at an event's failure.
@@ -101,11 +123,20 @@ impl<M> Engine<M> {
         let took_others = entry.held_at.is_some_and(|held| self.taken_at > Some(held));
         let sink = match error.kind {
             FailureKind::Unavailable | FailureKind::Throttled if took_others => SinkIs::Well,
-            FailureKind::Failed if !alive && self.breaker.failed(lane, now) => SinkIs::Down,
+            FailureKind::Failed | FailureKind::Refused
+                if !alive && self.breaker.failed(lane, now) =>
+            {
+                SinkIs::Down
+            }
+            FailureKind::Rejected
+                if error.by_target && !alive && self.breaker.failed(lane, now) =>
+            {
+                SinkIs::Down
+            }
             _ => SinkIs::Unknown,
         };
         match error.kind {
-            FailureKind::Rejected => self.breaker.answered(now),
+            FailureKind::Rejected if !error.by_target => self.breaker.rejected(now),
             FailureKind::Unavailable if sink == SinkIs::Unknown => self.breaker.unavailable(now),
             FailureKind::Throttled if sink == SinkIs::Unknown => {
                 self.breaker.throttled(now, error.retry_after);

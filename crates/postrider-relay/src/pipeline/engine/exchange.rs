@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::pipeline::company::Kind;
 use crate::pipeline::options::{OnDead, Ordering, Retry, Window};
 use crate::source::{Handle, Settlement};
 
@@ -53,6 +54,7 @@ pub struct Incoming<M> {
 #[derive(Debug)]
 pub struct Call<M> {
     pub(super) entries: Vec<usize>,
+    pub(super) kind: Kind,
     /// The attempt was written down before.
     pub(super) written_down: bool,
     /// What to send.

@@ -60,6 +60,6 @@ impl<M> Engine<M> {
             let verdict = first.take().unwrap_or(behind);
             self.settle(entry.handle, entry.key, entry.early, verdict);
         }
-        self.lanes.put_back(key, taken.len(), &[]);
+        self.lanes.put_back(key, taken.len(), &[], false);
     }
 }

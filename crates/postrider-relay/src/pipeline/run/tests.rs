@@ -297,3 +297,18 @@ async fn a_sink_that_takes_an_event_is_there() {
     running.status.wait_for(|status| status.totals.delivered == 1).await.unwrap();
     assert!(running.status.borrow().is_ready());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_ends_with_an_error_is_no_crash() {
+    let outbox = MemoryOutbox::new();
+    outbox.append([event("1")]);
+    for kind in [SourceErrorKind::Misconfigured, SourceErrorKind::Unsafe, SourceErrorKind::Held] {
+        let (sink, lease) = (HeldSink::new(), LeaseHandle::new());
+        let running = start(&lease, &outbox, sink.clone(), Options::default());
+        sink.begun(1).await;
+        lease.fail(kind);
+        let ended = running.task.await.unwrap();
+        assert!(matches!(ended, Err(PipelineError::Source(_))), "{ended:?}");
+    }
+    assert_eq!(outbox.connect().resume().await.unwrap().crashes, 0);
+}

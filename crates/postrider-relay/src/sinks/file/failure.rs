@@ -3,6 +3,7 @@
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
+use crate::private_files::is_shared_link;
 use crate::sink::{FailureKind, SinkError};
 
 /// The answer for an error met while doing something to the file.
@@ -10,6 +11,9 @@ pub(super) fn failure(doing: &str, path: &Path, error: &io::Error) -> SinkError 
     let shown = path.display();
     let directory = path.parent().unwrap_or(Path::new(".")).display();
     let (kind, fix) = match error.kind() {
+        _ if is_shared_link(error) => {
+            (FailureKind::Misconfigured, "name the file that it leads to".to_owned())
+        }
         ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => (
             FailureKind::Misconfigured,
             "let the relay's user write to the file and its directory".to_owned(),

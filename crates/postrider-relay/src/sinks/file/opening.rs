@@ -7,6 +7,7 @@ use std::path::Path;
 use super::appender::Appender;
 use super::failure::{failure, misconfigured};
 use super::repair;
+use crate::private_files;
 use crate::sink::{FailureKind, SinkError};
 
 /// Opens a file for appending, locks it, and mends its end.
@@ -20,8 +21,8 @@ pub(super) fn open(path: &Path) -> Result<Appender<File>, SinkError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => true,
         Err(error) => return Err(cannot_open(error)),
     };
-    let file =
-        OpenOptions::new().read(true).append(true).create(true).open(path).map_err(cannot_open)?;
+    let file = private_files::open(path, OpenOptions::new().read(true).append(true).create(true))
+        .map_err(cannot_open)?;
     let regular = file.metadata().map_err(cannot_open)?.is_file();
     if !regular {
         // A device such as /dev/null: there is nothing to lock, repair, sync or cut off.

@@ -1,5 +1,6 @@
 //! Reads a file back, line by line.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Lines};
 use std::path::PathBuf;
@@ -11,6 +12,7 @@ use uuid::Uuid;
 
 use super::failure::failure;
 use super::options::Options;
+use crate::formats::REPLAY_HEADER;
 use crate::readback::{Kept, Readback, Scope};
 use crate::sink::{FailureKind, SinkError};
 
@@ -30,6 +32,8 @@ pub(in crate::sinks) struct FileReadback {
 struct Line {
     id: String,
     topic: String,
+    #[serde(default)]
+    headers: BTreeMap<String, String>,
 }
 
 impl Options {
@@ -65,12 +69,13 @@ impl Readback for FileReadback {
                 number += 1;
                 let line: Option<Line> = serde_json::from_str(&line).ok();
                 // What is not understood may be another program's, or the end of a crash.
-                let (id, topic) = line.map_or((None, String::new()), |line| {
-                    (Uuid::parse_str(&line.id).ok(), line.topic)
+                let (id, topic, is_replay) = line.map_or((None, String::new(), false), |line| {
+                    let is_replay = line.headers.contains_key(REPLAY_HEADER);
+                    (Uuid::parse_str(&line.id).ok(), line.topic, is_replay)
                 });
                 if id.is_none() || topics.contains(&topic) {
                     let place = format!("line {number}");
-                    kept.push(Kept { id, topic, place, sent_at: None });
+                    kept.push(Kept { id, topic, place, sent_at: None, is_replay });
                 }
             }
             Ok((kept, lines, number))

@@ -11,11 +11,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// Network, length of its prefix, and what it is for.
 type Range<A> = (A, u32, &'static str);
 
-const RANGES_V4: [Range<Ipv4Addr>; 15] = [
+const RANGES_V4: [Range<Ipv4Addr>; 16] = [
     (Ipv4Addr::new(0, 0, 0, 0), 8, "this network"),
     (Ipv4Addr::new(10, 0, 0, 0), 8, "private"),
     (Ipv4Addr::new(100, 64, 0, 0), 10, "carrier-grade NAT"),
     (Ipv4Addr::new(127, 0, 0, 0), 8, "loopback"),
+    // The wire server of Azure, which answers its virtual machines.
+    (Ipv4Addr::new(168, 63, 129, 16), 32, "cloud metadata"),
     (Ipv4Addr::new(169, 254, 0, 0), 16, "link-local"),
     (Ipv4Addr::new(172, 16, 0, 0), 12, "private"),
     (Ipv4Addr::new(192, 0, 0, 0), 24, "protocol assignments"),
@@ -29,9 +31,11 @@ const RANGES_V4: [Range<Ipv4Addr>; 15] = [
     (Ipv4Addr::new(240, 0, 0, 0), 4, "reserved"),
 ];
 
-const RANGES_V6: [Range<Ipv6Addr>; 12] = [
+const RANGES_V6: [Range<Ipv6Addr>; 15] = [
     // Unspecified `::`, loopback `::1` and the old way to embed IPv4.
     (Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0, 0), 96, "loopback or IPv4-compatible"),
+    // `::ffff:0:a.b.c.d` of RFC 2765; the mapped `::ffff:a.b.c.d` is looked at as IPv4.
+    (Ipv6Addr::new(0, 0, 0, 0, 0xffff, 0, 0, 0), 96, "IPv4-translated"),
     (Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0), 96, "NAT64"),
     (Ipv6Addr::new(0x64, 0xff9b, 1, 0, 0, 0, 0, 0), 48, "local NAT64"),
     (Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0, 0), 64, "discard"),
@@ -40,6 +44,9 @@ const RANGES_V6: [Range<Ipv6Addr>; 12] = [
     (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0), 32, "documentation"),
     (Ipv6Addr::new(0x2002, 0, 0, 0, 0, 0, 0, 0), 16, "6to4"),
     (Ipv6Addr::new(0x3fff, 0, 0, 0, 0, 0, 0, 0), 20, "documentation"),
+    (Ipv6Addr::new(0x5f00, 0, 0, 0, 0, 0, 0, 0), 16, "segment routing"),
+    // The metadata service of AWS, inside the next range.
+    (Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254), 128, "cloud metadata"),
     (Ipv6Addr::new(0xfc00, 0, 0, 0, 0, 0, 0, 0), 7, "unique local"),
     (Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 10, "link-local"),
     (Ipv6Addr::new(0xfec0, 0, 0, 0, 0, 0, 0, 0), 10, "site-local"),
@@ -83,6 +90,7 @@ mod tests {
             ("10.0.0.0", "10.255.255.255", &["9.255.255.255", "11.0.0.0"]),
             ("100.64.0.0", "100.127.255.255", &["100.63.255.255", "100.128.0.0"]),
             ("127.0.0.0", "127.255.255.255", &["126.255.255.255", "128.0.0.0"]),
+            ("168.63.129.16", "168.63.129.16", &["168.63.129.15", "168.63.129.17"]),
             ("169.254.0.0", "169.254.255.255", &["169.253.255.255", "169.255.0.0"]),
             ("172.16.0.0", "172.31.255.255", &["172.15.255.255", "172.32.0.0"]),
             ("192.0.0.0", "192.0.0.255", &["191.255.255.255", "192.0.1.0"]),
@@ -97,6 +105,7 @@ mod tests {
         ];
         let v6 = [
             ("::", "::255.255.255.255", &["0:0:0:0:0:1::"][..]),
+            ("::ffff:0:0:0", "::ffff:0:255.255.255.255", &["::fffe:0:0:0", "::ffff:1:0:0"]),
             ("64:ff9b::", "64:ff9b::ffff:ffff", &["64:ff9a:ffff::", "64:ff9b:0:0:0:1::"]),
             ("64:ff9b:1::", "64:ff9b:1:ffff:ffff:ffff:ffff:ffff", &["64:ff9b:2::"]),
             ("100::", "100::ffff:ffff:ffff:ffff", &["100:0:0:1::"]),
@@ -104,6 +113,8 @@ mod tests {
             ("2001:db8::", "2001:db8:ffff::", &["2001:db7:ffff::", "2001:db9::"]),
             ("2002::", "2002:ffff::", &["2001:ffff::", "2003::"]),
             ("3fff::", "3fff:fff:ffff::", &["3ffe:ffff::", "3fff:1000::"]),
+            ("5f00::", "5f00:ffff::", &["5eff:ffff::", "5f01::"]),
+            ("fd00:ec2::254", "fd00:ec2::254", &[]),
             ("fc00::", "fdff:ffff::", &["fbff:ffff::", "fe00::"]),
             ("fe80::", "febf:ffff::", &["fe7f:ffff::"]),
             ("fec0::", "feff:ffff::", &[]),
@@ -126,6 +137,18 @@ mod tests {
         assert_eq!(range("::ffff:8.8.8.8"), None);
         for address in ["64:ff9b::7f00:1", "2002:7f00:1::", "::7f00:1", "::1"] {
             assert!(range(address).is_some(), "{address}");
+        }
+    }
+
+    #[test]
+    fn services_of_clouds_and_newer_ranges_are_not_public() {
+        for address in ["168.63.129.16", "::ffff:168.63.129.16", "fd00:ec2::254"] {
+            assert_eq!(range(address), Some("cloud metadata"), "{address}");
+        }
+        assert_eq!(range("5f00::1"), Some("segment routing"));
+        assert_eq!(range("::ffff:0:7f00:1"), Some("IPv4-translated"));
+        for neighbour in ["168.63.129.15", "168.63.129.17"] {
+            assert_eq!(range(neighbour), None, "{neighbour}");
         }
     }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use reqwest::Method;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use url::{Host, Url};
 
@@ -14,7 +15,7 @@ use super::signature::Signer;
 use crate::sink::SinkError;
 use crate::sinks::option_reader::OptionReader;
 use crate::sinks::problem::{misconfigured, zeros};
-use crate::sinks::{Problem, Secret};
+use crate::sinks::{PipelineFacts, Problem, Secret, TlsOptions};
 
 /// Where to send events, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +25,9 @@ pub struct Options {
     /// Whether the endpoint may be on a private, loopback or otherwise special address.
     /// Defaults to false.
     pub allow_private: bool,
+    /// The request that a check sends, HEAD or OPTIONS. Defaults to none, as an endpoint may take
+    /// any request for an event.
+    pub check_method: Option<Method>,
     /// Most requests at the same time. Defaults to 64.
     pub concurrency: usize,
     /// Longest time for a connection to come about. Defaults to 5 s, and is never more than half
@@ -31,12 +35,20 @@ pub struct Options {
     pub connect_timeout: Duration,
     /// Largest body sent. Defaults to 1 MiB.
     pub event_bytes_max: usize,
+    /// Headers that events may give although a server or a proxy acts upon them, such as
+    /// `content-encoding`. Defaults to none.
+    pub event_headers: Vec<String>,
     /// Headers that are sent with each request and must not be seen, such as `authorization`.
     pub secret_headers: Vec<(String, Secret)>,
     /// The secrets of Standard Webhooks, `whsec_…`: each of them signs every request.
     pub signing_secrets: Vec<Secret>,
     /// Longest time for a request, until the head of the answer is there. Defaults to 15 s.
     pub timeout: Duration,
+    /// Whom to trust with https, and the sink's own certificate. Defaults to whom the system
+    /// trusts, and none.
+    pub tls: Option<TlsOptions>,
+    /// What is known of the pipeline: headers that it gives each event are sent as they are.
+    pub pipeline: PipelineFacts,
 }
 
 /// Options that make sense, in the form in which they are used.
@@ -44,6 +56,8 @@ pub(super) struct CheckedOptions {
     pub(super) url: Url,
     pub(super) signer: Signer,
     pub(super) secret_headers: HeaderMap,
+    /// Headers that events may give although a server acts upon them.
+    pub(super) event_headers: Vec<HeaderName>,
 }
 
 impl Options {
@@ -52,25 +66,38 @@ impl Options {
         Self {
             url: Secret::new(url),
             allow_private: false,
+            check_method: None,
             concurrency: 64,
             connect_timeout: Duration::from_secs(5),
             event_bytes_max: 1024 * 1024,
+            event_headers: Vec::new(),
+            pipeline: PipelineFacts::default(),
             secret_headers: Vec::new(),
             signing_secrets: Vec::new(),
             timeout: Duration::from_secs(15),
+            tls: None,
         }
     }
 
-    pub(in crate::sinks) fn read(url: &str, reader: &mut OptionReader<'_>) -> Self {
+    pub(in crate::sinks) fn read(
+        url: &str,
+        facts: &PipelineFacts,
+        reader: &mut OptionReader<'_>,
+    ) -> Self {
         let default = Self::new(url);
+        let methods = [("HEAD", Method::HEAD), ("OPTIONS", Method::OPTIONS)];
         Self {
             allow_private: reader.bool("allow_private").unwrap_or(default.allow_private),
+            check_method: reader.choice("check_method", &methods),
             concurrency: reader.count("concurrency").unwrap_or(default.concurrency),
             connect_timeout: reader.duration("connect_timeout").unwrap_or(default.connect_timeout),
             event_bytes_max: reader.count("event_bytes_max").unwrap_or(default.event_bytes_max),
+            event_headers: reader.texts("event_headers"),
+            pipeline: facts.clone(),
             secret_headers: reader.secret_table("secret_headers"),
             signing_secrets: reader.secrets("signing_secrets"),
             timeout: reader.duration("timeout").unwrap_or(default.timeout),
+            tls: TlsOptions::read(reader),
             url: default.url,
         }
     }
@@ -105,6 +132,12 @@ impl Options {
             .map_err(|message| problems.push(Problem::new("signing_secrets", message)))
             .ok();
         let secret_headers = self.check_secret_headers(&mut problems);
+        let event_headers = self.check_event_headers(&mut problems);
+        problems.extend(self.tls.iter().flat_map(TlsOptions::problems));
+        if self.tls.is_some() && url.as_ref().is_some_and(|url| url.scheme() == "http") {
+            let problem = Problem::new("tls", "is of no use to http");
+            problems.push(problem.with_hint("write https:// in url, or remove tls"));
+        }
         problems.extend(zeros([
             ("concurrency", self.concurrency == 0),
             ("connect_timeout", self.connect_timeout.is_zero()),
@@ -113,7 +146,7 @@ impl Options {
         ]));
         match (url, signer) {
             (Some(url), Some(signer)) if problems.is_empty() => {
-                Ok(CheckedOptions { url, signer, secret_headers })
+                Ok(CheckedOptions { url, signer, secret_headers, event_headers })
             }
             _ => Err(problems),
         }
@@ -156,6 +189,27 @@ impl Options {
             add(format!("{host} is a {range} address"), hint);
         }
         Some(url)
+    }
+
+    /// Headers that events may give: those that are named, and those that the pipeline gives each.
+    fn check_event_headers(&self, problems: &mut Vec<Problem>) -> Vec<HeaderName> {
+        let mut headers = Vec::new();
+        for name in &self.event_headers {
+            match HeaderName::try_from(name) {
+                Ok(header) if is_reserved(&header) => {
+                    let message = format!("`{name}` is set by the relay itself");
+                    problems.push(Problem::new("event_headers", message));
+                }
+                Ok(header) => headers.push(header),
+                Err(_) => {
+                    let message = format!("`{name}` is not the name of an HTTP header");
+                    problems.push(Problem::new("event_headers", message));
+                }
+            }
+        }
+        // What is wrong with these shows with the first event, as before.
+        headers.extend(self.pipeline.header_names.iter().filter_map(|name| name.parse().ok()));
+        headers
     }
 
     fn check_secret_headers(&self, problems: &mut Vec<Problem>) -> HeaderMap {
@@ -229,10 +283,12 @@ mod tests {
                 ("authorization".to_owned(), Secret::new("canary\n")),
             ],
             signing_secrets: vec![Secret::new("canary")],
+            event_headers: vec!["x y".to_owned(), "host".to_owned(), "cookie".to_owned()],
+            tls: Some(TlsOptions { key_file: Some("key".into()), ..TlsOptions::default() }),
             ..Options::new("http://user:canary@127.0.0.1/?token=canary")
         };
         let found = problems(&options);
-        assert_eq!(found.len(), 9, "{found:#?}");
+        assert_eq!(found.len(), 13, "{found:#?}");
         assert!(found[0].contains("secret_headers"), "{found:#?}");
         assert!(!found.concat().contains("canary"), "{found:#?}");
         assert!(!format!("{options:?}").contains("canary"));

@@ -8,8 +8,10 @@
 //! | format `debezium` | `id`, `eventtype` |
 //! | the event's headers and the configured ones | as they are |
 //!
-//! A header of an event must not take the place of one that the relay or the protocol sets. Such
-//! a header is left out rather than refused: it is no mistake for other sinks, which carry it.
+//! A header of an event must not take the place of one that the relay or the protocol sets, nor be
+//! one that a server or a proxy acts upon, unless the configuration names it: whoever writes events
+//! would speak with the relay's voice. Such a header is left out rather than refused: it is no
+//! mistake for other sinks, which carry it.
 
 use std::time::SystemTime;
 
@@ -39,6 +41,54 @@ const RESERVED: [&str; 13] = [
     "transfer-encoding",
     "upgrade",
 ];
+/// Names that a server or a proxy acts upon: who asks, from where, for what, and how the body is to
+/// be read.
+const STEERING: [&str; 33] = [
+    "accept",
+    "accept-charset",
+    "accept-encoding",
+    "accept-language",
+    "authorization",
+    "cache-control",
+    "cf-connecting-ip",
+    "content-encoding",
+    "content-location",
+    "content-range",
+    "cookie",
+    "fastly-client-ip",
+    "forwarded",
+    "http2-settings",
+    "if-match",
+    "if-modified-since",
+    "if-none-match",
+    "if-range",
+    "if-unmodified-since",
+    "max-forwards",
+    "origin",
+    "pragma",
+    "range",
+    "referer",
+    "set-cookie",
+    "true-client-ip",
+    "user-agent",
+    "via",
+    "x-client-ip",
+    "x-cluster-client-ip",
+    "x-http-method",
+    "x-method-override",
+    "x-real-ip",
+];
+/// Beginnings of such names.
+const STEERING_PREFIXES: [&str; 8] = [
+    "access-control-",
+    "proxy-",
+    "sec-",
+    "x-envoy-",
+    "x-forwarded-",
+    "x-http-method-",
+    "x-original-",
+    "x-rewrite-",
+];
 /// Prefixes of names that only the relay gives.
 const RESERVED_PREFIXES: [&str; 3] = ["ce-", "postrider-", "webhook-"];
 
@@ -48,12 +98,26 @@ pub(super) fn is_reserved(name: &HeaderName) -> bool {
     RESERVED.contains(&name) || RESERVED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
+/// Whether a server or a proxy acts upon a header.
+fn is_steering(name: &HeaderName) -> bool {
+    let name = name.as_str();
+    STEERING.contains(&name) || STEERING_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// Headers that the configuration gives.
+pub(super) struct Configured<'c> {
+    /// Sent with each request.
+    pub(super) secret_headers: &'c HeaderMap,
+    /// Names that events may give, although a server acts upon them.
+    pub(super) allowed: &'c [HeaderName],
+}
+
 /// All headers of the request for a message. Fails, as rejected, if the event has one that HTTP
 /// cannot carry.
 pub(super) fn headers(
     message: &Message,
     signer: &Signer,
-    secret_headers: &HeaderMap,
+    Configured { secret_headers, allowed }: Configured<'_>,
     now: SystemTime,
 ) -> Result<HeaderMap, SinkError> {
     let mut headers = HeaderMap::with_capacity(message.headers.len() + secret_headers.len() + 12);
@@ -61,8 +125,11 @@ pub(super) fn headers(
         let header = HeaderName::try_from(name).map_err(|_| {
             rejected(format!("`{name}` is not the name of an HTTP header; rename it"))
         })?;
-        let is_taken = is_reserved(&header) && header != REPLAY_HEADER || message.reserves(name);
-        if !is_taken && !secret_headers.contains_key(&header) {
+        let is_taken = is_reserved(&header) && header != REPLAY_HEADER
+            || is_steering(&header) && !allowed.contains(&header)
+            || secret_headers.contains_key(&header)
+            || message.reserves(name);
+        if !is_taken {
             let value = value(text, &header)?;
             headers.append(header, value);
         }
@@ -154,6 +221,36 @@ mod tests {
     use crate::formats::{Encoding, Format};
     use crate::sinks::Secret;
 
+    /// What a server, or a proxy before it, acts upon.
+    const STEERING_OF_EVENTS: [&str; 26] = [
+        "Accept-Encoding",
+        "Authorization",
+        "CF-Connecting-IP",
+        "Connection",
+        "Content-Encoding",
+        "Content-Length",
+        "Cookie",
+        "Forwarded",
+        "Host",
+        "If-Match",
+        "Keep-Alive",
+        "Origin",
+        "Proxy-Authorization",
+        "Range",
+        "Sec-Fetch-Site",
+        "TE",
+        "Transfer-Encoding",
+        "True-Client-IP",
+        "User-Agent",
+        "Via",
+        "X-Forwarded-For",
+        "X-Forwarded-Proto",
+        "X-HTTP-Method-Override",
+        "X-Original-URL",
+        "X-Real-IP",
+        "X-Rewrite-URL",
+    ];
+
     const ID: &str = "01890a5d-ac96-774b-bcce-b302099a8057";
 
     fn event() -> EventBuilder {
@@ -164,6 +261,14 @@ mod tests {
     }
 
     fn built(event: EventBuilder, format: Format) -> Result<Vec<String>, SinkError> {
+        built_with(&[], event, format)
+    }
+
+    fn built_with(
+        allowed: &[HeaderName],
+        event: EventBuilder,
+        format: Format,
+    ) -> Result<Vec<String>, SinkError> {
         let encoding = Encoding { format, ..Encoding::default() };
         let message = encoding.encode(Arc::new(event.build().unwrap())).unwrap();
         let secret = Secret::new("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw");
@@ -173,7 +278,8 @@ mod tests {
             HeaderName::from_static("authorization"),
             HeaderValue::from_static("Bearer t"),
         )]);
-        let headers = headers(&message, &signer, &secrets, now)?;
+        let configured = Configured { secret_headers: &secrets, allowed };
+        let headers = headers(&message, &signer, configured, now)?;
         let text = |(name, value): (&HeaderName, &HeaderValue)| {
             format!("{name}: {}", String::from_utf8_lossy(value.as_bytes()))
         };
@@ -260,6 +366,31 @@ mod tests {
         let headers = built(event, Format::CloudEventsStructured).unwrap();
         assert!(!headers.concat().contains("canary"), "{headers:#?}");
         assert!(headers.contains(&"kept: 1".to_owned()));
+    }
+
+    #[test]
+    fn headers_that_steer_a_server_are_not_taken_from_events() {
+        let mut event = event().header("kept", "1").header("x-request-id", "2");
+        for name in STEERING_OF_EVENTS {
+            event = event.header(name, "canary");
+        }
+        let headers = built(event, Format::CloudEventsStructured).unwrap();
+        assert!(!headers.concat().contains("canary"), "{headers:#?}");
+        for kept in ["kept: 1", "x-request-id: 2"] {
+            assert!(headers.contains(&kept.to_owned()), "{headers:#?}");
+        }
+    }
+
+    #[test]
+    fn a_header_that_is_named_is_taken_from_events_but_for_the_relays_own() {
+        let names = ["content-encoding", "x-forwarded-for", "host", "authorization"];
+        let event = names.into_iter().fold(event(), |event, name| event.header(name, "gzip"));
+        let headers =
+            built_with(&names.map(HeaderName::from_static), event, Format::CloudEventsStructured);
+        let headers = headers.unwrap();
+        let given: Vec<_> = headers.iter().filter(|header| header.ends_with(": gzip")).collect();
+        assert_eq!(given, ["content-encoding: gzip", "x-forwarded-for: gzip"]);
+        assert!(headers.contains(&"authorization: Bearer t".to_owned()), "{headers:#?}");
     }
 
     #[test]

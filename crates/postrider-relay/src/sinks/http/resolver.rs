@@ -5,7 +5,7 @@
 //! (DNS rebinding) gains nothing. Addresses written in the URL do not come here; they are checked
 //! with the options.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
@@ -27,21 +27,31 @@ impl Resolve for SystemResolver {
 /// Passes on only addresses on the public internet.
 pub(super) struct PublicResolver {
     inner: Arc<dyn Resolve>,
+    forbidden: fn(IpAddr) -> Option<&'static str>,
 }
 
 impl PublicResolver {
     pub(super) fn new(inner: Arc<dyn Resolve>) -> Self {
-        Self { inner }
+        Self { inner, forbidden: forbidden_range }
+    }
+
+    /// With another rule: tests connect to loopback addresses alone.
+    #[cfg(test)]
+    pub(super) fn with_rule(
+        inner: Arc<dyn Resolve>,
+        forbidden: fn(IpAddr) -> Option<&'static str>,
+    ) -> Self {
+        Self { inner, forbidden }
     }
 }
 
 impl Resolve for PublicResolver {
     fn resolve(&self, name: Name) -> Resolving {
-        let found = self.inner.resolve(name);
+        let (found, forbidden) = (self.inner.resolve(name), self.forbidden);
         Box::pin(async move {
             let (mut allowed, mut refused) = (Vec::<SocketAddr>::new(), None);
             for address in found.await? {
-                match forbidden_range(address.ip()) {
+                match forbidden(address.ip()) {
                     Some(range) => refused = Some(range),
                     None => allowed.push(address),
                 }
@@ -63,6 +73,8 @@ pub(super) struct ForbiddenAddress {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
 
     /// Answers every name with the same addresses.
@@ -72,6 +84,20 @@ pub(super) mod tests {
         fn resolve(&self, _name: Name) -> Resolving {
             let found = self.0.clone();
             Box::pin(async move { Ok(Box::new(found.into_iter()) as Addrs) })
+        }
+    }
+
+    /// Answers every name with one address after the other.
+    pub(in super::super) struct AlternatingResolver {
+        pub(in super::super) addresses: Vec<SocketAddr>,
+        pub(in super::super) asked: AtomicUsize,
+    }
+
+    impl Resolve for AlternatingResolver {
+        fn resolve(&self, _name: Name) -> Resolving {
+            let turn = self.asked.fetch_add(1, Ordering::SeqCst) % self.addresses.len();
+            let found = self.addresses[turn];
+            Box::pin(async move { Ok(Box::new([found].into_iter()) as Addrs) })
         }
     }
 

@@ -28,12 +28,14 @@ pub(super) fn verdict(
     let retry_after = retry_after(headers, now);
     let (kind, advice) = match status.as_u16() {
         200..=299 => return Ok(()),
-        300..=399 => (FailureKind::Rejected, redirect_advice(headers, url)),
-        401 | 403 => (FailureKind::Misconfigured, "check the credentials in secret_headers".into()),
-        405 => (FailureKind::Misconfigured, "url must take POST requests".into()),
-        407 => (FailureKind::Misconfigured, "a proxy on the way wants credentials".into()),
-        410 => (FailureKind::Misconfigured, "the endpoint is gone for good; change url".into()),
-        404 => (FailureKind::Failed, "check the path of url".into()),
+        // Of one answer nobody can tell whether it is about this event or about everybody: a
+        // firewall refuses single bodies, and some endpoints do not know single aggregates.
+        300..=399 => (FailureKind::Refused, redirect_advice(headers, url)),
+        401 | 403 => (FailureKind::Refused, "check the credentials in secret_headers".into()),
+        404 => (FailureKind::Refused, "check the path of url".into()),
+        405 => (FailureKind::Refused, "url must take POST requests".into()),
+        407 => (FailureKind::Refused, "a proxy on the way wants credentials".into()),
+        410 => (FailureKind::Refused, "the endpoint says that it is gone; check url".into()),
         429 => (FailureKind::Throttled, String::new()),
         503 if retry_after.is_some() => (FailureKind::Throttled, String::new()),
         502..=504 => (FailureKind::Unavailable, String::new()),
@@ -49,7 +51,11 @@ pub(super) fn verdict(
         message.push_str(&advice);
     }
     let throttled = kind == FailureKind::Throttled;
-    Err(SinkError::new(kind, message).with_retry_after(retry_after.filter(|_| throttled)))
+    let error = match kind {
+        FailureKind::Rejected => SinkError::rejected_by_target(message),
+        _ => SinkError::new(kind, message),
+    };
+    Err(error.with_retry_after(retry_after.filter(|_| throttled)))
 }
 
 /// The verdict on a request that got no answer.
@@ -163,15 +169,18 @@ mod tests {
     fn each_status_has_its_kind() {
         use FailureKind::*;
         let kinds = [
-            (Failed, &[100, 101, 404, 408, 500, 501, 505, 599][..]),
-            (Misconfigured, &[401, 403, 405, 407, 410]),
-            (Rejected, &[300, 301, 302, 304, 307, 308, 400, 402, 409, 411, 413, 415, 418, 422]),
+            (Failed, &[100, 101, 408, 500, 501, 505, 599][..]),
+            (Refused, &[300, 301, 302, 304, 307, 308, 401, 403, 404, 405, 407, 410]),
+            (Rejected, &[400, 402, 409, 411, 413, 415, 418, 422]),
             (Throttled, &[429]),
             (Unavailable, &[502, 503, 504]),
         ];
         for (kind, statuses) in kinds {
             for status in statuses {
-                assert_eq!(error(*status, &[]).kind, kind, "{status}");
+                let error = error(*status, &[]);
+                assert_eq!(error.kind, kind, "{status}");
+                // Whatever is answered to everything can be told from bad events.
+                assert_eq!(error.by_target, kind == Rejected, "{status}");
             }
         }
         for status in [200, 201, 202, 204, 299] {

@@ -1,6 +1,8 @@
 //! The HTTP sink against real servers on the loopback address, well-behaved and not.
 
 mod server;
+#[cfg(feature = "https")]
+mod tls;
 
 use std::io::Write as _;
 use std::net::SocketAddr;
@@ -12,7 +14,7 @@ use postrider::Event;
 
 use self::server::{RawServer, Server, respond};
 use super::resolver::PublicResolver;
-use super::resolver::tests::FixedResolver;
+use super::resolver::tests::{AlternatingResolver, FixedResolver};
 use super::*;
 use crate::formats::Encoding;
 use crate::sinks::Secret;
@@ -66,8 +68,8 @@ async fn a_request_has_method_path_headers_and_body() {
 #[tokio::test]
 async fn statuses_and_pauses_reach_the_pipeline() {
     for (status, kind) in [
-        (307, FailureKind::Rejected),
-        (401, FailureKind::Misconfigured),
+        (307, FailureKind::Refused),
+        (401, FailureKind::Refused),
         (422, FailureKind::Rejected),
         (429, FailureKind::Throttled),
         (500, FailureKind::Failed),
@@ -147,6 +149,24 @@ async fn a_server_that_hangs_is_given_up() {
 }
 
 #[tokio::test]
+async fn answers_that_only_announce_one_are_given_up() {
+    let server = RawServer::start(|mut stream| {
+        let mut written = 0_u64;
+        let hints = "HTTP/1.1 103 Early Hints\r\nlink: </canary>\r\n\r\n".repeat(1000);
+        while stream.write_all(hints.as_bytes()).is_ok() {
+            written += 1000;
+        }
+        written
+    });
+    let options = Options { timeout: Duration::from_secs(1), ..options(server.address) };
+    let error = publish(&options).await.unwrap_err();
+    assert_eq!(error.kind, FailureKind::Failed, "{error}");
+    assert!(error.message.contains("did not answer within 1s"), "{error}");
+    // The connection is not kept: the server cannot write to it any more.
+    assert!(server.finish().await > 0);
+}
+
+#[tokio::test]
 async fn garbage_and_silence_count_as_failed() {
     for answer in [&b"canary\0\xff\r\n\r\n"[..], b"", b"HTTP/1.1 200 OK\r\n"] {
         let server = RawServer::start(move |mut stream| {
@@ -192,4 +212,39 @@ async fn a_name_that_leads_inside_is_refused() {
     assert!(server.requests.try_recv().is_err());
     let sink = Options::new(url).connect_by(resolver).unwrap();
     assert_eq!(sink.publish(&[message()]).await, [Ok(())]);
+}
+
+/// The second answer to a name leads where the first did not: nobody connects there.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_name_that_leads_elsewhere_the_second_time_gains_nothing() {
+    let server =
+        Server::start(|| Answer::builder().header("connection", "close").body("".into()).unwrap())
+            .await;
+    let inside = SocketAddr::from(([127, 0, 0, 2], server.address.port()));
+    let trap = tokio::net::TcpListener::bind(inside).await.unwrap();
+    let resolver = Arc::new(AlternatingResolver {
+        addresses: vec![server.address, inside],
+        asked: Default::default(),
+    });
+    let rule = |address: std::net::IpAddr| (address.to_string() == "127.0.0.2").then_some("inner");
+    let filtered = Arc::new(PublicResolver::with_rule(resolver.clone(), rule));
+    let url = format!("http://hooks.example:{}/", server.address.port());
+    let sink = Options::new(url).connect_by(filtered).unwrap();
+    for turn in 0..6 {
+        let published = sink.publish(&[message()]).await.remove(0);
+        // Each of them is connected to what was checked.
+        if turn % 2 == 0 {
+            published.unwrap();
+        } else {
+            let error = published.unwrap_err();
+            assert_eq!(error.kind, FailureKind::Misconfigured, "{error}");
+            assert!(error.message.contains("leads only to inner addresses"), "{error}");
+        }
+    }
+    sink.check().await.unwrap();
+    assert!(sink.check().await.unwrap_err().message.contains("inner addresses"));
+    assert_eq!(resolver.asked.load(std::sync::atomic::Ordering::SeqCst), 8, "once a connection");
+    let caught = timeout(Duration::from_millis(1), trap.accept()).await;
+    assert!(caught.is_err(), "somebody came to the inner address");
 }

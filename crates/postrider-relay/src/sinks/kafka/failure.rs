@@ -29,11 +29,10 @@ pub(super) fn failure(
             let message = format!("the topic {topic} has no such partition");
             new(FailureKind::Rejected, message)
         }
-        Code::TopicAuthorizationFailed => {
-            let message =
-                format!("no permission to write to the topic {topic}; run {}", allow(place));
-            new(FailureKind::Misconfigured, message)
-        }
+        Code::TopicAuthorizationFailed => SinkError::of_topic(format!(
+            "no permission to write to the topic {topic}; run {}",
+            allow(place)
+        )),
         Code::ClusterAuthorizationFailed => no_producer(place),
         Code::TransactionalIdAuthorizationFailed => no_transactional_id(servers, "ID"),
         Code::Authentication | Code::SaslAuthenticationFailed | Code::SSL => {
@@ -140,10 +139,8 @@ pub(super) fn because(error: SinkError, trouble: Option<&Trouble>) -> SinkError 
 pub(super) fn not_created(place: &Place<'_>, code: RDKafkaErrorCode) -> SinkError {
     use RDKafkaErrorCode as Code;
     let Place { servers, topic } = place;
-    let misconfigured = |why: String| {
-        let message = format!("cannot make the topic {topic}: {why}");
-        SinkError::new(FailureKind::Misconfigured, message)
-    };
+    let misconfigured =
+        |why: String| SinkError::of_topic(format!("cannot make the topic {topic}: {why}"));
     match code {
         Code::TopicAuthorizationFailed | Code::ClusterAuthorizationFailed => {
             misconfigured(format!(
@@ -170,7 +167,7 @@ pub(super) fn no_topic(place: &Place<'_>) -> SinkError {
         "there is no topic {topic}; run kafka-topics.sh --bootstrap-server {servers} --create \
          --topic {topic} --partitions 12 --replication-factor 3, or set create_missing = true"
     );
-    SinkError::new(FailureKind::Misconfigured, message)
+    SinkError::of_topic(message)
 }
 
 /// The topic of progress is not there.
@@ -194,6 +191,18 @@ pub(super) fn not_compacted(place: &Place<'_>) -> SinkError {
         "the topic {topic}, in which exactly_once notes what was published, has to be compacted; \
          run kafka-configs.sh --bootstrap-server {servers} --alter --topic {topic} --add-config {}",
         settings.join(",")
+    );
+    SinkError::new(FailureKind::Misconfigured, message)
+}
+
+/// A record of the topic of progress cannot be a note of a relay.
+pub(super) fn foreign_note(place: &Place<'_>, key: &str) -> SinkError {
+    let shown: String = key.chars().take(200).collect();
+    let message = format!(
+        "the topic {} has a record with the key {shown:?}, whose numbers no relay writes; nothing is \
+         sent, because what was published before cannot be told: delete that record (write one with \
+         the same key and no value), or set another progress_topic",
+        place.topic
     );
     SinkError::new(FailureKind::Misconfigured, message)
 }
@@ -225,7 +234,7 @@ pub(super) fn too_few_replicas(place: &Place<'_>, replicas: usize, needed: usize
          factor {replicas}; add replicas, or run kafka-configs.sh --bootstrap-server {servers} \
          --alter --topic {topic} --add-config min.insync.replicas={replicas}"
     );
-    SinkError::new(FailureKind::Misconfigured, message)
+    SinkError::of_topic(message)
 }
 
 /// A record that the topic cannot take.

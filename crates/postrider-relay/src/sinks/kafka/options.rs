@@ -37,7 +37,7 @@ pub struct Options {
     /// Whether each call is a transaction, so that readers of committed records see each event
     /// once. Defaults to false.
     pub exactly_once: bool,
-    /// How long a batch waits for more records. Defaults to 2 ms.
+    /// How long a batch waits for more records, while there are more to send. Defaults to 2 ms.
     pub linger: Duration,
     /// A template for the number of the partition. Defaults to the partition of the key.
     pub partition: Option<String>,

@@ -1,15 +1,18 @@
 //! A producer of librdkafka, and whether it has trouble with its connections.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rdkafka::ClientConfig;
 use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::DeliveryResult;
-use rdkafka::producer::{BaseRecord, Producer as _, ProducerContext, ThreadedProducer};
+use rdkafka::producer::{
+    BaseRecord, Producer as _, ProducerContext, PurgeConfig, ThreadedProducer,
+};
 use tokio::sync::watch;
+use tokio::task::spawn_blocking;
 
 use super::delivery::{Call, Delivery};
 use super::facts::Limits;
@@ -18,12 +21,19 @@ use super::record::Record;
 use super::trouble::Trouble;
 use crate::sink::{FailureKind, SinkError};
 
+/// How long it takes at most until a flush sees that nobody wants it any more.
+const FLUSH_PART: Duration = Duration::from_millis(100);
+
+/// How long a flush goes on for which nobody waits.
+const HURRY_MAX: Duration = Duration::from_secs(1);
+
 /// A producer. Dropped, it throws away what it has not sent.
 pub(super) struct Producer {
     /// Only the drop takes it.
     inner: Option<ThreadedProducer<Context>>,
     trouble: watch::Receiver<Option<Trouble>>,
     limits: Limits,
+    linger: Duration,
 }
 
 impl Producer {
@@ -36,7 +46,9 @@ impl Producer {
         // Where a connection is closed, only the log says why.
         config.set_log_level(RDKafkaLogLevel::Info);
         let inner = config.create_with_context(Context { trouble: sender }).map_err(not_made)?;
-        Ok(Self { inner: Some(inner), trouble, limits })
+        let linger = config.get("linger.ms").and_then(|time| time.parse().ok());
+        let linger = Duration::from_secs_f64(linger.unwrap_or(0.0) / 1000.0);
+        Ok(Self { inner: Some(inner), trouble, limits, linger })
     }
 
     pub(super) fn limits(&self) -> Limits {
@@ -68,6 +80,43 @@ impl Producer {
         let delivery = Box::new(Delivery { call, index: 0 });
         let record = BaseRecord::with_opaque_to(topic, delivery).key(&note.key);
         self.inner().send(record.payload(&note.value)).map_err(|(error, _)| error)
+    }
+
+    /// Sends what is queued without waiting for more.
+    pub(super) fn hurry(self: &Arc<Self>) {
+        let longest = self.linger.min(HURRY_MAX);
+        if !longest.is_zero() {
+            let producer = Arc::clone(self);
+            drop(spawn_blocking(move || producer.flush(longest, || true)));
+        }
+    }
+
+    /// Sends what is queued without waiting for more, until all of it has its answers, `is_wanted`
+    /// no longer or the time is over. True if all of it has. Blocks.
+    pub(super) fn flush(&self, longest: Duration, is_wanted: impl Fn() -> bool) -> bool {
+        let begun = Instant::now();
+        loop {
+            let left = longest.saturating_sub(begun.elapsed());
+            if postrider_librdkafka::flush(self.inner(), left.min(FLUSH_PART)) {
+                return true;
+            }
+            if left.is_zero() || !is_wanted() {
+                return false;
+            }
+        }
+    }
+
+    /// Waits until no thread that sends does so because of a flush that has ended. Everything
+    /// queued has its answers. Blocks.
+    pub(super) fn end_flush(&self) {
+        // Each of them answers, between two looks at the queues, that nothing is under way that it
+        // could throw away. At its next look it sees that the flush has ended.
+        self.inner().purge(PurgeConfig::default().inflight());
+    }
+
+    /// Throws away what it has not sent, and does not wait for other answers. Blocks.
+    pub(super) fn give_up(&self) {
+        self.inner().purge(PurgeConfig::default().queue().inflight());
     }
 
     /// Ends what an earlier producer of this name has left, and keeps it from going on. Blocks.

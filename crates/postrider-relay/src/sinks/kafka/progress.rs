@@ -1,115 +1,352 @@
-//! Which events were published last: the ids of each transaction, in a compacted topic.
+//! Which events were published and may come back: their ids, in a compacted topic.
 //!
-//! Each transaction writes one record, whose key is the producer's name and a *place*. A place is
-//! used again once the transactions after it hold as many ids as the window, so what compaction
-//! leaves is small: at most as many places as the window, for each shard of a pipeline.
+//! Each transaction writes one record, a [note](note), whose key is the producer's name and a
+//! *place*. What a note holds is needed while
+//!
+//! - one of its events is not known to be settled: it comes back after a crash, at some time;
+//! - it is among the last, with as many ids as the window: should the database lose its last
+//!   settlements, those come back.
+//!
+//! A note that is not needed gives its place to another one. So that one event that is not settled
+//! for long does not keep all that is behind it, its id is *carried on*: a newer note has it as
+//! well. Each note has the number of the first one that holds something else (the *floor*), by
+//! which a relay that takes over knows what was settled.
+//!
+//! # What it takes
+//!
+//! The notes that are needed hold at most about two windows of ids besides what is not settled. That is what the pipeline has under way (the window), what was set aside after it was
+//! sent, and what an earlier relay left in doubt when it died: it may have settled it and cannot say
+//! so any more. Of the last there are about two windows for each crash; so many windows are kept
+//! ([`IN_DOUBT_WINDOWS`], of the largest window since), without what is known to be set aside.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use uuid::Uuid;
 
-/// What a batch takes besides the key and the value of its only record, and a bit more.
-const BATCH_OVERHEAD: usize = 128;
-/// The longest number of a place, with a slash.
-const PLACE_BYTES: usize = 11;
+pub(super) use self::note::Note;
+use self::note::{CARRIED_MIN, Content};
 
-/// What one transaction has noted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Note {
-    pub(super) key: String,
-    pub(super) value: Vec<u8>,
-}
+mod note;
+#[cfg(test)]
+mod tests;
 
-impl Note {
-    /// How large the batch of a note is at most.
-    pub(super) fn batch_bytes_max(name: &str, ids: usize) -> usize {
-        BATCH_OVERHEAD + name.len() + PLACE_BYTES + 8 + 16 * ids
-    }
-}
+/// So many windows of ids that may be settled or not are kept.
+const IN_DOUBT_WINDOWS: usize = 16;
+/// The least window that is counted with.
+const WINDOW_MIN: usize = 64;
+/// What is not settled is carried on once a window of ids, or such a part of what is not settled, was
+/// written since: what is settled meanwhile is in doubt after a crash.
+const LAP_PART: usize = 8;
+/// There are never as many places, whatever the window is.
+const PLACES_MAX: u32 = 1 << 24;
+/// There are never as many notes.
+const NUMBER_MAX: u64 = u64::MAX / 2;
 
-/// The places that hold the last ids.
+/// A record of the topic that no relay writes: its key.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct ForeignNote(pub(super) String);
+
+/// The notes that are needed.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
-    /// From the oldest on: a place, and how many ids it holds.
-    used: VecDeque<(u32, usize)>,
+    /// From the oldest on.
+    held: VecDeque<Held>,
+    /// How many ids they have, and how many of those were sent with them.
+    written: usize,
+    sent: usize,
+    /// What was published and is not known to be settled.
+    unsettled: HashMap<Uuid, Unsettled>,
+    /// How many of them are set aside.
+    aside: usize,
+    /// Set aside, and not noted as such.
+    unnoted: Vec<Uuid>,
     free: BTreeSet<u32>,
+    /// The lowest place that was never used.
+    next: u32,
     number: u64,
+    /// What the last note says of what is settled.
+    floor: u64,
     window: usize,
+    /// The largest window since nothing was in doubt.
+    largest: usize,
     /// What the open transaction has noted.
-    noted: Option<(u32, usize)>,
+    open: Option<Open>,
+}
+
+#[derive(Debug)]
+struct Held {
+    number: u64,
+    place: u32,
+    ids: Vec<Uuid>,
+    /// How many of them were sent with it: the last ones.
+    sent: usize,
+    /// How many of them are not settled, and in no later note.
+    unsettled: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Unsettled {
+    /// The last note that has it.
+    number: u64,
+    is_aside: bool,
+}
+
+#[derive(Debug)]
+struct Open {
+    content: Content,
+    place: u32,
+    /// How many of the [unnoted](Progress::unnoted) it has.
+    noted: usize,
 }
 
 impl Progress {
-    /// Goes on from what a topic holds, one record for each key. Also answers the ids that may
-    /// come back: of the last transactions, as many as hold a window.
+    /// Goes on from what a topic holds, one record for each key. Also answers the ids of the last
+    /// transactions that are settled, as far as is known.
+    ///
+    /// # Errors
+    ///
+    /// A number is one that no relay writes, and would take more memory than the notes have bytes.
     pub(super) fn after(
         found: impl IntoIterator<Item = (String, Vec<u8>)>,
         window: usize,
-    ) -> (Self, HashSet<Uuid>) {
-        let mut places = BTreeMap::new();
+    ) -> Result<(Self, HashSet<Uuid>), ForeignNote> {
+        let mut notes = Vec::new();
         for (key, value) in found {
             let place = key.rsplit_once('/').and_then(|(_, place)| place.parse::<u32>().ok());
-            let Some((place, (number, ids))) = place.zip(read(&value)) else { continue };
-            places.insert(place, (number, ids));
-        }
-        let highest = places.last_key_value().map_or(0, |(place, _)| place.saturating_add(1));
-        let mut by_number: Vec<_> =
-            places.into_iter().map(|(place, (number, ids))| (number, place, ids)).collect();
-        by_number.sort_unstable_by_key(|(number, ..)| *number);
-        let number = by_number.last().map_or(0, |(number, ..)| *number);
-        let (mut used, mut ids) = (VecDeque::new(), HashSet::new());
-        // A place that is free keeps its ids in the topic until it is used again: they are old.
-        for (_, place, of_place) in by_number.into_iter().rev() {
-            if ids.len() >= window {
-                break;
+            let Some((place, content)) = place.zip(Content::read(&value)) else { continue };
+            if place >= PLACES_MAX || content.number >= NUMBER_MAX {
+                return Err(ForeignNote(key));
             }
-            used.push_front((place, of_place.len()));
-            ids.extend(of_place);
+            notes.push((content, place));
         }
-        let taken: BTreeSet<_> = used.iter().map(|(place, _)| *place).collect();
-        let free = (0..highest).filter(|place| !taken.contains(place)).collect();
-        (Self { used, free, number, window, noted: None }, ids)
+        notes.sort_unstable_by_key(|(content, _)| content.number);
+        let (number, floor) = notes.last().map_or((0, 0), |(last, _)| (last.number, last.floor));
+        let is_in_doubt = |content: &Content| content.number >= floor;
+        let contents = notes.iter().map(|(content, _)| content);
+        let in_doubt = contents.filter(|content| is_in_doubt(content) && !content.ids.is_empty());
+        let windows = in_doubt.map(|content| content.window);
+        // The places of the first version together hold the window of that time.
+        let largest = if floor == 0 { windows.sum() } else { windows.max().unwrap_or(0) };
+        let largest = largest.max(window);
+        let mut progress = Self { number, floor, window, largest, ..Self::default() };
+        let mut recent = HashSet::new();
+        // The last are needed whether they are settled or not.
+        let mut later: usize = notes.iter().map(|(content, _)| content.sent()).sum();
+        for (content, place) in notes {
+            progress.next = progress.next.max(place + 1);
+            later -= content.sent();
+            let is_in_doubt = is_in_doubt(&content);
+            // A place that is free keeps its ids in the topic until it is used again: they are old.
+            if !is_in_doubt && later >= window {
+                progress.free.insert(place);
+                continue;
+            }
+            if !is_in_doubt {
+                recent.extend(content.ids.iter().copied());
+            }
+            let unsettled = if is_in_doubt { content.ids.len() } else { 0 };
+            progress.hold(content, place, unsettled);
+        }
+        // Before the next note says how far all is settled, or they would be there for ever.
+        progress.forget_beyond_bound();
+        progress.release();
+        Ok((progress, recent))
+    }
+
+    /// Whether an event was published and is not known to be settled.
+    pub(super) fn is_unsettled(&self, id: &Uuid) -> bool {
+        self.unsettled.contains_key(id)
+    }
+
+    /// Whether the last note says less than is known.
+    pub(super) fn has_news(&self) -> bool {
+        let is_held = |held: &&Held| held.unsettled > 0;
+        let first = self.held.iter().find(is_held);
+        !self.unnoted.is_empty() || first.map_or(self.number + 1, |held| held.number) > self.floor
     }
 
     /// The record for a transaction that publishes these events.
-    pub(super) fn note(&mut self, name: &str, ids: &[Uuid]) -> Note {
-        let place = self.place();
+    pub(super) fn note(&mut self, name: &str, sent: &[Uuid]) -> Note {
         self.number += 1;
-        self.noted = Some((place, ids.len()));
-        let mut value = Vec::with_capacity(8 + 16 * ids.len());
-        value.extend_from_slice(&self.number.to_be_bytes());
-        ids.iter().for_each(|id| value.extend_from_slice(id.as_bytes()));
-        Note { key: format!("{name}/{place}"), value }
+        self.unnoted.retain(|id| self.unsettled.contains_key(id));
+        let noted = self.unnoted.len().min(sent.len().max(CARRIED_MIN));
+        let mut ids = self.carried(noted, sent.len());
+        let floor = self.floor_without(&ids);
+        ids.sort_by_key(|id| !self.unsettled[id].is_aside);
+        let aside = ids.iter().take_while(|id| self.unsettled[*id].is_aside).count();
+        let carried = ids.len();
+        ids.extend_from_slice(sent);
+        let (number, window) = (self.number, self.largest);
+        let content = Content { number, floor, aside, carried, window, ids };
+        let place = self.free.first().copied().unwrap_or(self.next);
+        let note = Note { key: format!("{name}/{place}"), value: content.to_bytes() };
+        self.open = Some(Open { content, place, noted });
+        note
+    }
+
+    /// The open transaction notes nothing.
+    pub(super) fn note_nothing(&mut self) {
+        self.open = None;
     }
 
     /// Takes in that the transaction was committed.
     pub(super) fn keep(&mut self) {
-        if let Some((place, ids)) = self.noted.take() {
-            self.free.remove(&place);
-            self.used.push_back((place, ids));
+        let Some(Open { mut content, place, noted }) = self.open.take() else { return };
+        self.unnoted.drain(..noted);
+        self.floor = content.floor;
+        self.free.remove(&place);
+        self.next = self.next.max(place + 1);
+        // What was settled meanwhile is not carried on.
+        let (sent, mut index) = (content.sent(), 0);
+        let first_sent = content.carried;
+        content.ids.retain(|id| {
+            index += 1;
+            index > first_sent || self.unsettled.contains_key(id)
+        });
+        content.carried = content.ids.len() - sent;
+        let unsettled = content.ids.len();
+        self.hold(content, place, unsettled);
+        self.forget_beyond_bound();
+        self.release();
+    }
+
+    /// Takes in that events are settled: these were delivered, and those set aside.
+    pub(super) fn settled(&mut self, delivered: &[Uuid], set_aside: &[Uuid]) {
+        for id in delivered {
+            if let Some(settled) = self.unsettled.remove(id) {
+                self.aside -= usize::from(settled.is_aside);
+                self.drop_from(settled.number);
+            }
+        }
+        for id in set_aside {
+            if let Some(unsettled) = self.unsettled.get_mut(id).filter(|it| !it.is_aside) {
+                unsettled.is_aside = true;
+                self.aside += 1;
+                self.unnoted.push(*id);
+            }
+        }
+        self.release();
+    }
+
+    /// Takes in what was known of what is settled before this was read, in the same process.
+    pub(super) fn learn(&mut self, before: &Self) {
+        let written: HashSet<&Uuid> = before.held.iter().flat_map(|held| &held.ids).collect();
+        let (mut delivered, mut set_aside) = (Vec::new(), Vec::new());
+        for id in self.unsettled.keys() {
+            match before.unsettled.get(id) {
+                Some(unsettled) if unsettled.is_aside => set_aside.push(*id),
+                None if written.contains(id) => delivered.push(*id),
+                Some(_) | None => {}
+            }
+        }
+        self.settled(&delivered, &set_aside);
+    }
+
+    /// Holds on to a note, of which none or all ids are unsettled.
+    fn hold(&mut self, content: Content, place: u32, unsettled: usize) {
+        let (number, sent, aside) = (content.number, content.sent(), content.aside);
+        let mut held = Held { number, place, sent, unsettled: 0, ids: content.ids };
+        for (index, id) in held.ids.iter().take(unsettled).enumerate() {
+            let before = self.unsettled.get(id).copied();
+            let was_aside = before.is_some_and(|before| before.is_aside);
+            let is_aside = was_aside || index < aside;
+            self.aside += usize::from(is_aside && !was_aside);
+            self.unsettled.insert(*id, Unsettled { number, is_aside });
+            match before {
+                Some(before) if before.number == number => {}
+                Some(before) => {
+                    held.unsettled += 1;
+                    self.drop_from(before.number);
+                }
+                None => held.unsettled += 1,
+            }
+        }
+        self.written += held.ids.len();
+        self.sent += sent;
+        self.held.push_back(held);
+    }
+
+    /// One of the ids of a note is settled, or in a later note.
+    fn drop_from(&mut self, number: u64) {
+        if let Ok(index) = self.held.binary_search_by_key(&number, |held| held.number) {
+            self.held[index].unsettled -= 1;
         }
     }
 
-    /// A place for the next transaction: it stays free until that is committed.
-    fn place(&mut self) -> u32 {
-        let mut held: usize = self.used.iter().map(|(_, ids)| ids).sum();
-        while let Some((place, ids)) = self.used.front().copied() {
-            // Without the oldest, the others still hold as many as may come back.
-            if held - ids < self.window {
+    /// Gives up the places of the oldest notes, if they are not needed.
+    fn release(&mut self) {
+        while let Some(oldest) = self.held.front() {
+            if oldest.unsettled > 0 || self.sent - oldest.sent < self.window {
                 break;
             }
-            held -= ids;
-            self.used.pop_front();
-            self.free.insert(place);
+            self.written -= oldest.ids.len();
+            self.sent -= oldest.sent;
+            self.free.insert(oldest.place);
+            self.held.pop_front();
         }
-        let next = u32::try_from(self.used.len() + self.free.len()).unwrap_or(u32::MAX);
-        self.free.first().copied().unwrap_or(next)
+    }
+
+    /// What the next note has of earlier ones: what is set aside since, and, if the notes hold a lot
+    /// that is settled, what is not of the oldest.
+    fn carried(&self, noted: usize, sent: usize) -> Vec<Uuid> {
+        let most = sent.max(CARRIED_MIN);
+        let mut ids: Vec<Uuid> = self.unnoted[..noted].to_vec();
+        let known: HashSet<Uuid> = ids.iter().copied().collect();
+        let lap = self.window.max(self.unsettled.len() / LAP_PART);
+        let needed = self.window + self.unsettled.len() + lap;
+        let mut surplus = (self.written + noted + sent).saturating_sub(needed);
+        for held in &self.held {
+            if surplus == 0 {
+                break;
+            }
+            for id in &held.ids {
+                let is_here = self.unsettled.get(id).is_some_and(|it| it.number == held.number);
+                if is_here && !known.contains(id) {
+                    if ids.len() >= most {
+                        return ids;
+                    }
+                    ids.push(*id);
+                }
+            }
+            surplus = surplus.saturating_sub(held.ids.len());
+        }
+        ids
+    }
+
+    /// The first note that holds what is not settled and is not carried on.
+    fn floor_without(&self, carried: &[Uuid]) -> u64 {
+        let mut leaving: HashMap<u64, usize> = HashMap::new();
+        for id in carried {
+            *leaving.entry(self.unsettled[id].number).or_default() += 1;
+        }
+        let stays =
+            |held: &&Held| held.unsettled > leaving.get(&held.number).copied().unwrap_or_default();
+        self.held.iter().find(stays).map_or(self.number, |held| held.number)
+    }
+
+    /// Forgets the oldest of what earlier relays have left in doubt, if there is too much of it.
+    fn forget_beyond_bound(&mut self) {
+        let most = IN_DOUBT_WINDOWS * self.largest.max(WINDOW_MIN);
+        let mut surplus = (self.unsettled.len() - self.aside).saturating_sub(most);
+        for held in &mut self.held {
+            for id in &held.ids {
+                if surplus == 0 {
+                    return;
+                }
+                let found = self.unsettled.get(id);
+                if found.is_some_and(|it| it.number == held.number && !it.is_aside) {
+                    self.unsettled.remove(id);
+                    held.unsettled -= 1;
+                    surplus -= 1;
+                }
+            }
+        }
     }
 }
 
-/// What was published before a producer began. Of it comes back what was not settled; what was is
-/// forgotten after a while, so that nobody is kept from publishing it anew.
+/// The last events that were settled before a producer began. They come back only if the database
+/// has lost that; so they are forgotten after a while, and nobody is kept from publishing them anew.
 #[derive(Debug)]
 pub(super) struct Returning {
     ids: HashSet<Uuid>,
@@ -149,124 +386,5 @@ impl Returning {
         if self.newer == 0 && now.saturating_duration_since(self.since) >= self.horizon {
             self.ids = HashSet::new();
         }
-    }
-}
-
-fn read(value: &[u8]) -> Option<(u64, Vec<Uuid>)> {
-    let (number, ids) = value.split_first_chunk::<8>()?;
-    let (ids, []) = ids.as_chunks::<16>() else { return None };
-    Some((u64::from_be_bytes(*number), ids.iter().map(|id| Uuid::from_bytes(*id)).collect()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn ids(numbers: std::ops::Range<u128>) -> Vec<Uuid> {
-        numbers.map(Uuid::from_u128).collect()
-    }
-
-    /// A topic that was compacted at once.
-    #[derive(Default)]
-    struct Topic(BTreeMap<String, Vec<u8>>);
-
-    impl Topic {
-        fn found(&self) -> Vec<(String, Vec<u8>)> {
-            self.0.clone().into_iter().collect()
-        }
-
-        fn publish(&mut self, progress: &mut Progress, ids: &[Uuid]) {
-            let note = progress.note("p", ids);
-            self.0.insert(note.key, note.value);
-            progress.keep();
-        }
-    }
-
-    #[test]
-    fn the_last_ids_are_kept_and_the_topic_stays_small() {
-        for size in [1_u128, 3, 7, 40] {
-            let window = 20;
-            let (mut topic, mut progress) = (Topic::default(), Progress::after(vec![], window).0);
-            for call in 0..200 {
-                let published = ids(call * size..(call + 1) * size);
-                topic.publish(&mut progress, &published);
-                let all = (call + 1) * size;
-                let (again, known) = Progress::after(topic.found(), window);
-                let last = ids(all.saturating_sub(20)..all);
-                assert!(last.iter().all(|id| known.contains(id)), "{size} at {call}");
-                assert!(known.len() < window + size as usize, "{size}: {}", known.len());
-                // A relay may die at any moment, and another one goes on.
-                if call % 5 == 0 {
-                    progress = again;
-                }
-            }
-            assert!(topic.0.len() <= window + 2, "{size}: {}", topic.0.len());
-        }
-    }
-
-    /// Many small transactions, then a large one, again and again: ids stay in places that are
-    /// free, and are none of the last.
-    #[test]
-    fn ids_of_places_that_are_free_do_not_come_back() {
-        let (mut topic, mut progress) = (Topic::default(), Progress::after(vec![], 20).0);
-        let mut next = 0;
-        for small in [15, 9, 4, 0] {
-            for size in std::iter::repeat_n(1, small).chain([30]) {
-                topic.publish(&mut progress, &ids(next..next + size));
-                next += size;
-            }
-        }
-        let held: usize = topic.0.values().map(|value| value.len() / 16).sum();
-        assert!(held > 60, "{held}");
-        let (again, known) = Progress::after(topic.found(), 20);
-        assert_eq!(known, ids(next - 30..next).into_iter().collect());
-        assert_eq!(again.used.len() + again.free.len(), topic.0.len());
-    }
-
-    #[test]
-    fn what_does_not_come_back_is_forgotten_after_a_window_and_a_while() {
-        let (start, horizon) = (Instant::now(), Duration::from_secs(500));
-        let (known, id) = (ids(0..3), Uuid::from_u128(1));
-        let mut returning = Returning::new(known.into_iter().collect(), 10, horizon, start);
-        returning.noted(9);
-        returning.forget(start + horizon);
-        assert!(returning.contains(&id), "one more may be under way");
-        returning.noted(2);
-        returning.forget(start + horizon / 2);
-        assert!(returning.contains(&id), "it may be set aside");
-        returning.answered(&Uuid::from_u128(2));
-        assert!(!returning.contains(&Uuid::from_u128(2)));
-        returning.forget(start + horizon);
-        assert!(!returning.contains(&id));
-    }
-
-    #[test]
-    fn no_note_is_larger_than_was_said() {
-        let mut progress = Progress::after(vec![], 10).0;
-        let note = progress.note("postrider/orders", &ids(0..4096));
-        let most = Note::batch_bytes_max("postrider/orders", 4096);
-        assert!(note.key.len() + note.value.len() + 61 + 41 <= most);
-        assert_eq!(PLACE_BYTES, format!("/{}", u32::MAX).len());
-    }
-
-    #[test]
-    fn what_was_not_committed_takes_no_place() {
-        let mut progress = Progress::after(vec![], 10).0;
-        let first = progress.note("p", &ids(0..5));
-        let second = progress.note("p", &ids(0..5));
-        assert_eq!(first.key, second.key);
-        progress.keep();
-        assert_ne!(progress.note("p", &ids(5..6)).key, first.key);
-    }
-
-    #[test]
-    fn what_is_no_note_is_passed_over() {
-        let found = vec![
-            ("p/0".to_owned(), vec![0; 7]),
-            ("p/x".to_owned(), vec![0; 24]),
-            ("p".to_owned(), vec![0; 24]),
-            ("p/1".to_owned(), vec![0; 25]),
-        ];
-        assert!(Progress::after(found, 10).1.is_empty());
     }
 }

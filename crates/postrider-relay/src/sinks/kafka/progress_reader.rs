@@ -91,8 +91,13 @@ impl ProgressReader {
                     (self.is_held_up, self.trouble) = (false, None);
                     let key = record.key().and_then(|key| std::str::from_utf8(key).ok());
                     let key = key.filter(|key| is_of(key, &self.name));
-                    if let (Some(key), Some(value)) = (key, record.payload()) {
-                        self.found.insert(key.to_owned(), value.to_vec());
+                    match (key, record.payload()) {
+                        (Some(key), Some(value)) => {
+                            self.found.insert(key.to_owned(), value.to_vec());
+                        }
+                        // Somebody has removed it.
+                        (Some(key), None) => drop(self.found.remove(key)),
+                        (None, _) => {}
                     }
                     let (partition, next) = (record.partition(), record.offset() + 1);
                     self.ends.retain(|of, end| *of != partition || next < *end);

@@ -14,6 +14,7 @@ use uuid::Uuid;
 
 use super::failure::{Place, failure, no_topic};
 use super::options::Options;
+use crate::formats::REPLAY_HEADER;
 use crate::readback::{Kept, Readback, Scope};
 use crate::sink::SinkError;
 use crate::sinks::broker_url::BrokerUrl;
@@ -246,16 +247,17 @@ impl Reader {
     }
 
     fn kept(&self, record: &BorrowedMessage<'_>) -> Kept {
+        let header = |name: &str| {
+            let found = record.headers()?.iter().find(|header| header.key == name)?;
+            std::str::from_utf8(found.value?).ok()
+        };
         let id = match &self.id_header {
             None => record.payload().and_then(id_in_body),
-            Some(name) => record
-                .headers()
-                .and_then(|headers| headers.iter().find(|header| header.key == name))
-                .and_then(|header| std::str::from_utf8(header.value?).ok())
-                .and_then(|id| Uuid::parse_str(id).ok()),
+            Some(name) => header(name).and_then(|id| Uuid::parse_str(id).ok()),
         };
         let place = format!("{}@{}", record.partition(), record.offset());
-        Kept { id, topic: record.topic().to_owned(), place, sent_at: time_of(record) }
+        let (sent_at, is_replay) = (time_of(record), header(REPLAY_HEADER).is_some());
+        Kept { id, topic: record.topic().to_owned(), place, sent_at, is_replay }
     }
 
     fn failed(&self, topic: &str, error: &KafkaError) -> SinkError {

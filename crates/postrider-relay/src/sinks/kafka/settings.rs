@@ -36,7 +36,7 @@ const FIXED: [(&[&str], &[&str], &str); 11] = [
     (
         &["enable.gapless.guarantee"],
         &["false"],
-        "one record of a key is under way at a time, and no gap can come about",
+        "a batch that is refused as a whole would end the producer, and leaves no gap",
     ),
     (
         &["delivery.report.only.error"],

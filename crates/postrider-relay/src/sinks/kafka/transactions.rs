@@ -4,10 +4,11 @@
 //! # Why a reader of committed records sees each event once
 //!
 //! - An event that was committed and not settled in the outbox comes back after a crash, and no
-//!   other does. There are at most as many of them as the pipeline's window holds, and they are the
-//!   last ones that were published, because verdicts are settled in the order of their calls.
-//! - So the ids of the last events are kept, as many as the window holds, in a compacted topic
-//!   ([`progress`](super::progress)), written in the same transaction.
+//!   other does: the last ones soon, and one whose key is paused, or that stands behind a bulk of
+//!   others, at any time.
+//! - So the ids of what was committed are kept, in a compacted topic ([`progress`](super::progress)),
+//!   written in the same transaction, until the pipeline says that the event is settled. Besides,
+//!   the last ones are kept, as many as the window holds: a database may lose its last settlements.
 //! - A relay that starts to publish first ends what its predecessor left: the broker aborts or
 //!   completes that transaction, and refuses whatever the predecessor still sends (it is *fenced*,
 //!   by the `transactional.id`, which is the pipeline's). Then it reads the ids. An event that comes
@@ -24,7 +25,7 @@
 //! open then is left to the next producer, which ends it before anything else; and ids that are
 //! not all read then are read on by the next call.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -39,9 +40,9 @@ use self::queued::Queued;
 use super::KafkaSink;
 use super::delivery::Call;
 use super::facts::Limits;
-use super::failure::{failure, not_begun, small_progress_topic};
+use super::failure::{failure, foreign_note, not_begun, small_progress_topic};
 use super::producer::Producer;
-use super::progress::{Note, Progress, Returning};
+use super::progress::{ForeignNote, Note, Progress, Returning};
 use super::progress_reader::ProgressReader;
 use super::topics::Topics;
 use crate::sink::{FailureKind, Message, SinkError};
@@ -69,6 +70,8 @@ pub(super) struct Transactions {
     options: ExactlyOnce,
     /// Nothing may be sent from then on.
     until: std::sync::Mutex<Option<Instant>>,
+    /// Never locked while something is waited for.
+    progress: Arc<std::sync::Mutex<Progress>>,
     state: Arc<Mutex<State>>,
 }
 
@@ -80,36 +83,8 @@ struct State {
     starting: Option<(Arc<Producer>, ProgressReader)>,
     /// A transaction was begun and not ended.
     open: bool,
-    /// Committed by a call that nobody waited for any more.
-    untold: HashSet<Uuid>,
-    /// Committed before the producer began.
+    /// Committed before the producer began, and settled, as far as is known.
     returning: Option<Returning>,
-    progress: Progress,
-}
-
-impl State {
-    fn is_published(&self, id: &Uuid) -> bool {
-        self.untold.contains(id) || self.returning.as_ref().is_some_and(|ids| ids.contains(id))
-    }
-
-    /// Takes in what was committed.
-    fn commit(&mut self, sent: Vec<Uuid>) {
-        if !sent.is_empty() {
-            self.progress.keep();
-        }
-        if let Some(returning) = &mut self.returning {
-            returning.noted(sent.len());
-        }
-        self.untold.extend(sent);
-    }
-
-    /// Takes in that the pipeline is told of an event.
-    fn tell(&mut self, id: &Uuid) {
-        self.untold.remove(id);
-        if let Some(returning) = &mut self.returning {
-            returning.answered(id);
-        }
-    }
 }
 
 /// What a call works with.
@@ -122,7 +97,8 @@ impl Transactions {
         // A call has ended its transaction by then, or never will.
         let longest = timeout.max(TRANSACTION_TIMEOUT_MIN);
         config.set("transaction.timeout.ms", longest.as_millis().to_string());
-        Self { config, options, until: std::sync::Mutex::default(), state: Arc::default() }
+        let until = std::sync::Mutex::default();
+        Self { config, options, until, progress: Arc::default(), state: Arc::default() }
     }
 
     /// Whether the topic of progress is there, and fit for its purpose.
@@ -133,6 +109,30 @@ impl Transactions {
 
     pub(super) fn allow_until(&self, until: Option<Instant>) {
         *self.until.lock().unwrap_or_else(PoisonError::into_inner) = until;
+    }
+
+    /// Takes in what is settled.
+    pub(super) fn settled(&self, delivered: &[Uuid], set_aside: &[Uuid]) {
+        locked(&self.progress).settled(delivered, set_aside);
+    }
+
+    /// Notes what is settled, so that nothing is in doubt for the next relay. If it cannot be, that
+    /// one takes more than it needs for what may come back.
+    pub(super) async fn close(&self, deadline: Instant) {
+        let Ok(mut state) = timeout_at(deadline, Arc::clone(&self.state).lock_owned()).await else {
+            return;
+        };
+        let Some(producer) = state.producer.clone().filter(|it| !it.is_broken()) else { return };
+        let is_news = locked(&self.progress).has_news();
+        if state.open || !is_news || self.is_over() || producer.begin_transaction().is_err() {
+            return;
+        }
+        state.open = true;
+        let noted = timeout_at(deadline, self.note(&producer, &[]).finished()).await;
+        if noted.is_ok_and(|noted| noted[0].is_none()) {
+            // Whoever has taken over has fenced this one, and reads what was noted before.
+            drop(self.end(state, producer, Some(Vec::new()), deadline).await);
+        }
     }
 
     fn is_over(&self) -> bool {
@@ -177,9 +177,23 @@ impl Transactions {
         if let Some(returning) = &mut state.returning {
             returning.forget(Instant::now().into_std());
         }
-        let is_published = |id: &Uuid| state.is_published(id);
-        let queued = Queued::new(sink, &producer, messages, topics, is_published);
-        let noted = self.note(&mut state, &producer, &queued.sent);
+        let queued = {
+            let progress = locked(&self.progress);
+            let returning = state.returning.as_ref();
+            let is_published = |id: &Uuid| {
+                progress.is_unsettled(id) || returning.is_some_and(|ids| ids.contains(id))
+            };
+            Queued::new(sink, &producer, messages, topics, is_published)
+        };
+        let noted = match queued.sent.is_empty() {
+            false => self.note(&producer, &queued.sent),
+            true => {
+                locked(&self.progress).note_nothing();
+                Arc::new(Call::new(0))
+            }
+        };
+        // Nothing comes to this transaction any more.
+        producer.hurry();
         let Ok(delivered) = timeout_at(deadline, queued.call.finished()).await else {
             state.producer = None;
             let late = vec![Some(RDKafkaErrorCode::MessageTimedOut); messages.len()];
@@ -187,12 +201,16 @@ impl Transactions {
         };
         // A note is the last to be confirmed at times, and never by much.
         let noted = timeout_at(deadline, noted.finished()).await;
-        let noted = noted.map_or(Some(RDKafkaErrorCode::MessageTimedOut), |noted| noted[0]);
+        let late = Some(RDKafkaErrorCode::MessageTimedOut);
+        let noted = noted.map_or(late, |noted| noted.first().copied().flatten());
         if noted.is_none() && delivered.iter().all(Option::is_none) {
             let sent = queued.sent.clone();
             return match self.end(state, producer, Some(sent), deadline).await {
                 Ok(mut state) => {
-                    messages.iter().for_each(|message| state.tell(&message.event.id()));
+                    if let Some(returning) = &mut state.returning {
+                        let ids = messages.iter().map(|message| message.deduplication_id);
+                        ids.for_each(|id| returning.answered(&id));
+                    }
                     queued.answers(Ok(()))
                 }
                 Err(ended) => queued.answers(Err(self.not_committed(ended))),
@@ -249,7 +267,7 @@ impl Transactions {
         deadline: Instant,
     ) -> impl Future<Output = Result<Started, SinkError>> + Send + 'static {
         let (topics, note_bytes) = (Arc::clone(&sink.topics), self.note_bytes());
-        let options = self.options.clone();
+        let (options, progress) = (self.options.clone(), Arc::clone(&self.progress));
         async move {
             let ExactlyOnce { transactional_id: id, progress_topic: topic, .. } = &options;
             let mut reader = match reader {
@@ -281,24 +299,24 @@ impl Transactions {
                 state.starting = Some((producer, reader));
                 return Err(error);
             }
-            let (progress, ids) = Progress::after(reader.into_found(), options.window);
+            let (mut read, ids) = Progress::after(reader.into_found(), options.window)
+                .map_err(|ForeignNote(key)| foreign_note(&topics.place(topic), &key))?;
             let now = Instant::now().into_std();
-            state.progress = progress;
+            let mut progress = locked(&progress);
+            read.learn(&progress);
+            *progress = read;
+            drop(progress);
             state.returning = Some(Returning::new(ids, options.window, options.horizon, now));
             state.producer = Some(Arc::clone(&producer));
             Ok((state, producer))
         }
     }
 
-    /// Queues the note of a transaction that sends something.
-    fn note(&self, state: &mut State, producer: &Producer, sent: &[Uuid]) -> Arc<Call> {
+    /// Queues the note of a transaction that sends these events.
+    fn note(&self, producer: &Producer, sent: &[Uuid]) -> Arc<Call> {
         let noted = Arc::new(Call::new(1));
-        if sent.is_empty() {
-            noted.answer(0, None);
-            return noted;
-        }
         let ExactlyOnce { transactional_id: id, progress_topic: topic, .. } = &self.options;
-        let note = state.progress.note(id, sent);
+        let note = locked(&self.progress).note(id, sent);
         if let Err(error) = producer.send_note(topic, &note, Arc::clone(&noted)) {
             noted.answer(0, Some(error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail)));
         }
@@ -314,6 +332,7 @@ impl Transactions {
         commit: Option<Vec<Uuid>>,
         deadline: Instant,
     ) -> Result<OwnedMutexGuard<State>, Ended> {
+        let progress = Arc::clone(&self.progress);
         blocking(move || {
             let ended = match &commit {
                 Some(_) => ending::commit(&producer, deadline),
@@ -321,7 +340,12 @@ impl Transactions {
             };
             state.open = false;
             match &ended {
-                Ok(()) => state.commit(commit.unwrap_or_default()),
+                Ok(()) => {
+                    if let Some(sent) = commit {
+                        locked(&progress).keep();
+                        state.returning.iter_mut().for_each(|ids| ids.noted(sent.len()));
+                    }
+                }
                 Err(Ended::Aborted(_)) => {}
                 Err(Ended::Fenced | Ended::Unknown(_)) => state.producer = None,
             }
@@ -361,6 +385,10 @@ impl Transactions {
         }
         failure(&place, &KafkaError::MessageProduction(code), producer.trouble().as_ref())
     }
+}
+
+fn locked(progress: &std::sync::Mutex<Progress>) -> std::sync::MutexGuard<'_, Progress> {
+    progress.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Runs what blocks, to its end whoever waits.

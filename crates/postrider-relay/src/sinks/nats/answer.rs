@@ -131,7 +131,8 @@ pub(super) fn refusal(
         _ if *code >= 500 => (Unavailable, format!("{the_stream}: {description} ({err_code})")),
         _ => (Failed, format!("{the_stream} refused it: {description} ({err_code})")),
     };
-    SinkError::new(kind, message)
+    let about_topic = matches!(*err_code, ApiError::SEALED | ApiError::WRONG_STREAM);
+    SinkError { about_topic, ..SinkError::new(kind, message) }
 }
 
 /// There are no streams at all.
@@ -201,6 +202,7 @@ mod tests {
             let error = refusal(&error, Some("S"), Some("E"), "a.b", 77);
             assert_eq!(error.kind, kind, "{err_code}: {error}");
             assert!(error.message.contains(words), "{error}");
+            assert_eq!(error.about_topic, matches!(err_code, 10060 | 10109), "{error}");
         }
     }
 }

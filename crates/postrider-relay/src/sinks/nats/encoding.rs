@@ -2,7 +2,7 @@
 //!
 //! | header | value |
 //! |---|---|
-//! | `Nats-Msg-Id` | the event's id |
+//! | `Nats-Msg-Id` | the message's deduplication id: the event's id, unless it is a replay |
 //! | `Nats-Expected-Stream` | the option `stream` |
 //! | `content-type` | the media type of the body |
 //! | `postrider-…`, `ce-…` | see `header_names.rs` |
@@ -58,7 +58,7 @@ pub(super) fn encode(
         encoded.add_static("postrider-key", message.key.as_str().into())?;
     }
     encoded.add_static(CONTENT_TYPE, message.content_type.as_str().into())?;
-    let id = message.event.id().to_string();
+    let id = message.deduplication_id.to_string();
     encoded.add(NATS_MESSAGE_ID, "Nats-Msg-Id", id.into())?;
     if let Some(stream) = stream {
         encoded.add(NATS_EXPECTED_STREAM, "Nats-Expected-Stream", stream.into())?;

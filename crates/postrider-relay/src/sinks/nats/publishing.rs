@@ -1,5 +1,6 @@
 //! One call: all messages are sent, then all confirmations are waited for.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use async_nats::{PublishErrorKind, Subject, Subscriber};
@@ -10,6 +11,7 @@ use super::answer::{self, Answer};
 use super::connection::{Connection, Lane};
 use super::options::CheckedOptions;
 use super::said::Said;
+use super::streams::Unheard;
 use super::{encoding, streams, unavailable};
 use crate::sink::{FailureKind, Message, SinkError};
 
@@ -206,26 +208,44 @@ impl<'a> Call<'a> {
     }
 
     async fn finish(self, end: End) -> Vec<Result<(), SinkError>> {
-        let first = self.outcomes.iter().position(|outcome| *outcome == Outcome::Unheard);
-        // One subject tells enough about the others.
-        let unheard = match first {
-            Some(first) => {
-                let subject = &self.messages[first].topic;
-                Some(streams::why_unheard(self.connection, self.options, subject).await)
-            }
-            None => None,
-        };
+        let unheard = self.why_unheard().await;
         let unanswered = match end {
             End::Answered | End::Lost => self.connection.lost(),
             End::Silent => self.silence(),
         };
         let (connection, options) = (self.connection, self.options);
-        let result = |(outcome, message): (Outcome, &Message)| match (outcome, &unheard) {
+        let result = |(outcome, message): (Outcome, &Message)| match (
+            outcome,
+            unheard.get(message.topic.as_str()),
+        ) {
             (Outcome::Known(result), _) => result,
             (Outcome::Unheard, Some(why)) => Err(why.about(&message.topic, connection, options)),
             (Outcome::Missing | Outcome::Unheard, _) => Err(unanswered.clone()),
         };
         self.outcomes.into_iter().zip(self.messages).map(result).collect()
+    }
+
+    /// Why nobody listens to subjects, each by itself: one may be of no stream, and the stream of
+    /// another without a leader for a moment.
+    async fn why_unheard(&self) -> HashMap<&'a str, Unheard> {
+        let mut unheard = HashMap::new();
+        let mut other = None;
+        for (outcome, message) in self.outcomes.iter().zip(self.messages) {
+            let subject = message.topic.as_str();
+            if *outcome != Outcome::Unheard || unheard.contains_key(subject) {
+                continue;
+            }
+            let why = match &other {
+                // Whoever cannot tell of one subject cannot tell of the next.
+                Some(other) => Unheard::Other(SinkError::clone(other)),
+                None => streams::why_unheard(self.connection, self.options, subject).await,
+            };
+            if let Unheard::Other(error) = &why {
+                other = Some(error.clone());
+            }
+            unheard.insert(subject, why);
+        }
+        unheard
     }
 
     /// Nothing was answered. If that is so for all messages, it is not because of this one: a

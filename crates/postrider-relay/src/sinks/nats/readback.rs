@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
-use async_nats::header::NATS_MESSAGE_ID;
+use async_nats::HeaderMap;
 use async_nats::jetstream::consumer::pull::{Ordered, OrderedConfig};
 use async_nats::jetstream::consumer::{DeliverPolicy, ReplayPolicy};
 use async_nats::jetstream::{self, stream::Stream};
@@ -14,8 +14,10 @@ use uuid::Uuid;
 
 use super::options::{CheckedOptions, Options};
 use super::{connecting, streams, unavailable};
+use crate::formats::REPLAY_HEADER;
 use crate::readback::{Kept, Readback, Scope};
 use crate::sink::SinkError;
+use crate::sinks::kept_ids::{id_header, id_in_body};
 use crate::sinks::problem;
 
 /// Most messages that are handed out at once.
@@ -29,6 +31,8 @@ pub(in crate::sinks) struct NatsReadback {
     streams: Vec<Stream>,
     reading: Option<Reading>,
     subjects: Vec<String>,
+    /// Not `Nats-Msg-Id`, which a replay has anew.
+    id_header: Option<String>,
     since: Option<SystemTime>,
     kept_since: Option<SystemTime>,
 }
@@ -67,7 +71,8 @@ impl Options {
             streams.push(stream);
         }
         let (subjects, since) = (scope.topics.clone(), scope.since);
-        Ok(NatsReadback { streams, reading: None, subjects, since, kept_since })
+        let id_header = id_header(scope.format, "ce-");
+        Ok(NatsReadback { streams, reading: None, subjects, id_header, since, kept_since })
     }
 }
 
@@ -109,6 +114,18 @@ impl NatsReadback {
     }
 }
 
+/// The event's id, which stands in a header of this name or in the body.
+fn id_of(headers: Option<&HeaderMap>, body: &[u8], name: Option<&str>) -> Option<Uuid> {
+    match name {
+        None => id_in_body(body),
+        Some(name) => header(headers, name).and_then(|id| Uuid::parse_str(id).ok()),
+    }
+}
+
+fn header<'m>(headers: Option<&'m HeaderMap>, name: &str) -> Option<&'m str> {
+    headers?.get(name).map(|value| value.as_str())
+}
+
 #[async_trait]
 impl Readback for NatsReadback {
     async fn next(&mut self) -> Result<Vec<Kept>, SinkError> {
@@ -126,9 +143,9 @@ impl Readback for NatsReadback {
             let is_last = info.pending == 0 || sequence >= reading.end;
             if sequence <= reading.end && self.subjects.iter().any(|it| *it == *message.subject) {
                 let headers = message.headers.as_ref();
-                let id = headers.and_then(|headers| headers.get(NATS_MESSAGE_ID));
                 kept.push(Kept {
-                    id: id.and_then(|id| Uuid::parse_str(id.as_str()).ok()),
+                    id: id_of(headers, &message.payload, self.id_header.as_deref()),
+                    is_replay: header(headers, REPLAY_HEADER).is_some(),
                     topic: message.subject.to_string(),
                     place: format!("{}@{sequence}", reading.stream),
                     sent_at: Some(SystemTime::from(published)),

@@ -46,7 +46,7 @@ impl Said {
             )));
         }
         self.denied.iter().any(|denied| denied == subject).then(|| {
-            misconfigured(format!(
+            SinkError::of_topic(format!(
                 "the relay's user may not publish to {subject}; \
                  permit it: permissions {{ publish: [\"{subject}\"] }}"
             ))

@@ -276,7 +276,7 @@ pub(super) fn no_stream(
     let name = options.stream.as_deref().unwrap_or("NAME");
     let replicas = if connection.is_clustered { 3 } else { 1 };
     let window = shown(duplicate_window(options));
-    misconfigured(format!(
+    SinkError::of_topic(format!(
         "no stream takes the subject {subject}; make one: nats stream add {name} \
          --subjects='{subject}' --storage=file --replicas={replicas} --dupe-window={window} --defaults"
     ))

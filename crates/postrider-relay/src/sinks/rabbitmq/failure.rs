@@ -147,14 +147,11 @@ pub(super) fn publishing(error: &lapin::Error, message: &Message, place: &Place)
 /// An exchange that is not there.
 pub(super) fn no_exchange(topic: &str, place: &Place) -> SinkError {
     let (vhost, name) = (place.vhost_option(), shell::word(topic));
-    new(
-        FailureKind::Misconfigured,
-        format!(
-            "there is no exchange {topic} in the virtual host {}; run rabbitmqadmin {vhost}declare \
-             exchange name={name} type=topic durable=true, or set create_missing = true",
-            place.vhost
-        ),
-    )
+    SinkError::of_topic(format!(
+        "there is no exchange {topic} in the virtual host {}; run rabbitmqadmin {vhost}declare \
+         exchange name={name} type=topic durable=true, or set create_missing = true",
+        place.vhost
+    ))
 }
 
 /// What an exchange was asked for, in vain.
@@ -173,11 +170,11 @@ pub(super) fn declaring(error: &lapin::Error, topic: &str, place: &Place) -> Sin
                  set_permissions -p {vhost} {user} '.*' '.*' '^$', or make it and remove \
                  create_missing"
             );
-            new(FailureKind::Misconfigured, message)
+            SinkError::of_topic(message)
         }
         _ => {
             let message = format!("the exchange {topic} cannot be made: {text}; see exchange_type");
-            new(FailureKind::Misconfigured, message)
+            SinkError::of_topic(message)
         }
     }
 }
@@ -191,7 +188,7 @@ fn refused(text: &str, topic: &str, place: &Place) -> SinkError {
         place.permissions()
     };
     let message = format!("no permission to write to the exchange {topic}: {text}; run {command}");
-    new(FailureKind::Misconfigured, message)
+    SinkError::of_topic(message)
 }
 
 /// A message that came back: no queue takes it.

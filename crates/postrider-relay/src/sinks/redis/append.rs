@@ -97,7 +97,7 @@ impl Appending {
             let own = || messages.iter().zip(&shape_of).filter(is_its_own);
             command.arg(own().count());
             for (message, _) in own() {
-                command.arg(&message.event.id().as_bytes()[..]);
+                command.arg(&message.deduplication_id.as_bytes()[..]);
             }
         }
         let mut values = fields.iter().map(|(_, value)| value);

@@ -56,7 +56,9 @@ impl RedisSink {
         let (appended, waited) = (answers.pop(), answers.pop());
         match (has_script, appended) {
             // The script, or a command in it, may be forbidden, which nothing else would tell.
-            (true, appended) => self.appended(appended).1.map_or(Ok(()), Err)?,
+            (true, appended) => {
+                self.appended(appended).1.map_or(Ok(()), |unappended| Err(unappended.error))?;
+            }
             (false, appended) if topic.is_some() => self.look_at_rights(appended)?,
             (false, _) => {}
         }

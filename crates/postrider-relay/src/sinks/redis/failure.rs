@@ -119,6 +119,11 @@ pub(super) fn not_sent(server: &Server) -> SinkError {
     SinkError::new(FailureKind::Unavailable, message)
 }
 
+/// The verdict on what follows an event of its key that has failed.
+pub(super) fn not_in_order() -> SinkError {
+    SinkError::new(FailureKind::Unavailable, "an earlier event of its key failed")
+}
+
 /// The verdict on too few replicas.
 pub(super) fn too_few_replicas(server: &Server, have: i64, wanted: usize) -> SinkError {
     let message = format!(
@@ -136,6 +141,7 @@ pub(super) fn not_understood(server: &Server) -> SinkError {
 
 fn verdict(server: &Server, key: Option<&str>, code: &str, details: &str) -> SinkError {
     use FailureKind::{Misconfigured, Throttled, Unavailable};
+    let is_about_key = key.is_some();
     let key = key.unwrap_or_default();
     // So Redis before 7.2 says it of a command in a script.
     let is_forbidden = code == "ERR" && details.starts_with("The user executing the script");
@@ -147,7 +153,7 @@ fn verdict(server: &Server, key: Option<&str>, code: &str, details: &str) -> Sin
                  MKSTREAM`, or set create_missing = true",
                 shell::word(key)
             );
-            return SinkError::new(Misconfigured, message);
+            return SinkError::of_topic(message);
         }
         "WRONGTYPE" => {
             let message = format!(
@@ -155,7 +161,7 @@ fn verdict(server: &Server, key: Option<&str>, code: &str, details: &str) -> Sin
                  to another name, or remove it",
                 shell::word(key)
             );
-            return SinkError::new(Misconfigured, message);
+            return SinkError::of_topic(message);
         }
         "OOM" => (Throttled, "trim streams (maxlen, retention), or raise maxmemory"),
         "BUSY" => {
@@ -197,7 +203,8 @@ fn verdict(server: &Server, key: Option<&str>, code: &str, details: &str) -> Sin
             message.push_str(part);
         }
     }
-    SinkError::new(kind, message)
+    let about_topic = is_about_key && code == NO_PERMISSION;
+    SinkError { about_topic, ..SinkError::new(kind, message) }
 }
 
 fn details(error: &ServerError) -> &str {

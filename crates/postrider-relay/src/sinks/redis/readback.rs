@@ -10,6 +10,7 @@ use super::append::PAYLOAD;
 use super::connection::Connector;
 use super::failure;
 use super::options::Options;
+use crate::formats::REPLAY_HEADER;
 use crate::readback::{Kept, Readback, Scope};
 use crate::sink::SinkError;
 use crate::sinks::kept_ids::{id_header, id_in_body};
@@ -117,7 +118,9 @@ impl RedisReadback {
                 .and_then(|id| std::str::from_utf8(id).ok())
                 .and_then(|id| Uuid::parse_str(id).ok()),
         };
-        Kept { id, topic: stream.to_owned(), place: place.clone(), sent_at: time_of(place) }
+        let is_replay = value(REPLAY_HEADER).is_some();
+        let (topic, sent_at) = (stream.to_owned(), time_of(place));
+        Kept { id, topic, place: place.clone(), sent_at, is_replay }
     }
 }
 

@@ -35,12 +35,14 @@ impl Admin for MemoryOutbox {
             deferred: count(SetAsideState::Deferred),
             blocked_keys: state.set_aside.blocked_keys().len() as u64,
             last_settled_at: state.settled_at,
+            trouble: state.trouble.clone(),
             leases: Vec::new(),
             slot: None,
             paused: None,
             paused_keys: Default::default(),
         };
         Ok(OutboxStatus {
+            unmatched: Default::default(),
             database: "memory",
             table: "outbox".to_owned(),
             written: None,

@@ -8,6 +8,7 @@ use postrider::Key;
 
 use super::set_aside::{Moment, SetAsideRows};
 use super::stream::{Row, Stream};
+use crate::admin::SinkTrouble;
 use crate::source::{BatchLimit, Handle, Record, Resume, Settled, Settlement, Verdict};
 use crate::sources::room::Room;
 
@@ -23,6 +24,7 @@ pub(super) struct State {
     pub(super) stream: Stream,
     pub(super) set_aside: SetAsideRows,
     pub(super) settled_at: Option<SystemTime>,
+    pub(super) trouble: Option<SinkTrouble>,
     /// Everything up to here was handed out at least once.
     position: u64,
     /// Rows up to `position` to be handed out again.
@@ -33,6 +35,8 @@ pub(super) struct State {
     last_handle: u64,
     generation: u64,
     crashes: u32,
+    /// The start is counted.
+    is_started: bool,
 }
 
 impl State {
@@ -41,6 +45,7 @@ impl State {
             stream,
             set_aside: SetAsideRows::default(),
             settled_at: None,
+            trouble: None,
             position: 0,
             released: BTreeSet::new(),
             under_way: HashMap::with_hasher(foldhash::fast::FixedState::default()),
@@ -48,6 +53,7 @@ impl State {
             last_handle: 0,
             generation: 0,
             crashes: 0,
+            is_started: false,
         }
     }
 
@@ -59,6 +65,7 @@ impl State {
             }
         }
         self.returned.clear();
+        self.is_started = false;
         self.generation += 1;
         self.generation
     }
@@ -70,9 +77,22 @@ impl State {
     pub(super) fn resume(&mut self) -> Resume {
         let crashes = self.crashes;
         self.crashes += 1;
+        self.is_started = true;
         let mut blocked_keys: Vec<Key> = self.set_aside.blocked_keys().cloned().collect();
         blocked_keys.sort_unstable();
-        Resume { blocked_keys, crashes }
+        Resume { blocked_keys, crashes, is_troubled: self.trouble.is_some() }
+    }
+
+    /// Takes back that the start was counted, if it was.
+    pub(super) fn not_started(&mut self) {
+        if std::mem::take(&mut self.is_started) {
+            self.crashes = self.crashes.saturating_sub(1);
+        }
+    }
+
+    pub(super) fn note_trouble(&mut self, trouble: Option<&str>, now: SystemTime) {
+        let since = self.trouble.as_ref().map_or(now, |noted| noted.since);
+        self.trouble = trouble.map(|why| SinkTrouble { why: why.to_owned(), since });
     }
 
     pub(super) fn survived(&mut self) {

@@ -36,7 +36,7 @@ use self::tables::Plan;
 use super::Location;
 use super::connection::{Connection, application_name, streaming};
 use super::log::slot::Guard;
-use super::log::{self, without_polling};
+use super::log::{self, VALUE_BYTES_MAX, without_polling};
 use super::queries::audit::{MARK_END, hold_name};
 use super::table;
 use crate::audit::{Audit, Seen, Watch, Watched};
@@ -174,7 +174,11 @@ impl Slot<'_> {
             // As text, what is shown of an event needs no type.
             ..PgOutput::default()
         };
-        let flow = Flow { buffer_bytes: BUFFER_BYTES, ..Flow::default() };
+        let flow = Flow {
+            buffer_bytes: BUFFER_BYTES,
+            value_bytes_max: VALUE_BYTES_MAX,
+            ..Flow::default()
+        };
         let replication = streaming.start(self.name, Lsn::ZERO, &output, flow).await;
         Ok((replication.map_err(|error| cannot("read the log", error))?, since))
     }

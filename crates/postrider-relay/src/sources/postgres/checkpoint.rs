@@ -13,6 +13,10 @@
 //!   beside it. Then rows behind the position are marked, a stretch at a time, and the position
 //!   is cleared. A start that finds a position beside `mark` or `delete` goes on with that.
 //!
+//! What the pipeline matches stands beside the position
+//! ([`matching`](crate::sources::matching)): a cursor has passed, and not published, what was of
+//! another type.
+//!
 //! A cursor's position is worth something in the database cluster where it was made, and
 //! nowhere else: transactions of another one are numbered differently. So it is refused there.
 //!
@@ -21,6 +25,8 @@
 //! before the position was written. So a server that has the position has that transaction too,
 //! and every one that the position takes for ended; and it never gives a number again that is not
 //! beyond all that it has.
+
+mod types;
 
 use postrider::schema::TableName;
 use tokio_postgres::Row;
@@ -32,12 +38,15 @@ use super::connection::{Connection, Param, Transaction, is_so};
 use super::error::Trouble;
 use super::frontier::Position;
 use super::lease::Held;
-use super::queries::of_shard;
+use super::queries::{SNAPSHOT, has_published, of_checkpoint, of_shard};
 use super::ranges::Ranges;
 use super::snapshot::Snapshot;
 use super::table::Table;
 use crate::source::{SourceError, SourceErrorKind};
-use crate::sources::{Progress, Shard};
+use crate::sources::matching::Matching;
+use crate::sources::{Progress, Shard, StartAt};
+
+use self::types::TypeQueries;
 
 /// How many rows are marked in one statement.
 const STRETCH: i64 = 10_000;
@@ -46,18 +55,34 @@ const STRETCH: i64 = 10_000;
 #[derive(Debug)]
 pub(super) struct CheckpointQueries {
     table: String,
+    /// Other pipelines of this relay, which are to become cursors.
+    companions: Vec<String>,
     /// `$1` pipeline: how the other pipelines keep their progress.
     others: String,
-    /// `$1` pipeline, `$2` shard, `$3` shards, `$4` progress: a first checkpoint, unless there is
-    /// one.
+    /// `$1` pipeline: whether it has no checkpoint.
+    is_new: String,
+    /// `$1` pipeline, `$2` first shard, `$3` last shard, `$4` shards, `$5` progress, `$6` types, `$7`
+    /// start, `$8` where it begins: first checkpoints, unless there are some.
     create: String,
+    /// `$1` pipeline, `$2` types: what it matches, if that was never written down.
+    adopt_types: String,
+    /// `$1` pipeline: another one that has not passed yet what it has marked.
+    relies_on_marks: String,
+    /// The last transaction of which there is a row.
+    last_xid: String,
+    /// `$1` after, `$2` limit: the last transaction of a stretch of rows.
+    next_xid: String,
+    /// `$1` after, `$2` up to: removes the marks of rows by their transaction.
+    clear_marks: Option<String>,
+    /// `$1` pipeline, `$2` shard: there are no more marks to be removed.
+    marks_cleared: String,
     /// `$1` pipeline, `$2` shards: how many shards there were, if they were another number, and
     /// whether a relay still reads one.
     other_shards: String,
     /// `$1` pipeline: progress and position of each shard.
     positions: String,
     /// `$1` pipeline, `$2` shard, `$3` shards, `$4` progress, then base, tick, position, seen,
-    /// beyond, cluster: makes or changes a checkpoint.
+    /// beyond, cluster, aggregate types, formerly: makes or changes a checkpoint.
     put: String,
     /// `$1` pipeline: whether there may be events that only its slot has.
     log_only: String,
@@ -70,16 +95,20 @@ pub(super) struct CheckpointQueries {
     /// `$1` pipeline, `$2` shard: there is nothing behind the position.
     clear: String,
     /// `$1` pipeline, `$2` shard, `$3` cluster: counts a start; answers how many there were before,
-    /// and the number of the transaction.
+    /// the number of the transaction, and whether trouble is noted.
     started: String,
+    /// `$1` pipeline, `$2` shard, `$3` epoch: takes the last start back.
+    not_started: String,
+    /// `$1` pipeline, `$2` shard, `$3` epoch, `$4` what is wrong with the sink.
+    trouble: String,
     /// `$1` pipeline, `$2` shard, `$3` epoch: forgets the starts.
     survived: String,
-    /// `$1` after, `$2` limit, `$3` types, `$4` base, `$5` tick, `$6` position, `$7` seen, `$8`
-    /// beyond: marks what is behind a position, or deletes it where that cannot be marked; answers
-    /// up to where.
+    /// `$1` after, `$2` limit, `$3` pipeline: marks what a cursor has published, or deletes it where
+    /// that cannot be marked; answers up to where.
     mark_behind: String,
-    /// Whether there are rows that were written in another cluster.
-    has_foreign: String,
+    /// The first row that was written in another cluster: its number and its transaction.
+    foreign: String,
+    types: TypeQueries,
     /// They become rows of this one. It takes rights that a relay needs for nothing else.
     adopt: String,
 }
@@ -97,25 +126,60 @@ impl CheckpointQueries {
             }
             false => ("true".to_owned(), format!("DELETE FROM {name} AS o")),
         };
-        let aggregate_type = table.text("o", "aggregate_type");
-        let of_shard = of_shard(shard, &aggregate_type, &table.text("o", "aggregate_id"));
-        let snapshot = |parameter: &str| format!("(SELECT {parameter}::text::pg_snapshot)");
+        let (aggregate_type, aggregate_id) =
+            (table.text("o", "aggregate_type"), table.text("o", "aggregate_id"));
+        let of_shard = of_shard(shard, &aggregate_type, &aggregate_id);
+        let clear_marks = table.has("published_at").then(|| {
+            let column = table.name("published_at");
+            format!(
+                "UPDATE {name} AS o SET {column} = NULL WHERE o.{column} IS NOT NULL
+                 AND {xid} > $1::text::xid8 AND {xid} <= $2::text::xid8"
+            )
+        });
         let this = "pipeline = $1 AND shard = $2";
         let positions = format!(
             "SELECT progress, base::text, tick::text, position, seen::text, beyond::text, system_id,
-               pg_snapshot_xmax(pg_current_snapshot())::text
+               pg_snapshot_xmax(pg_current_snapshot())::text, aggregate_types, formerly::text,
+               lsn IS NOT NULL, start
              FROM {checkpoints} WHERE pipeline = $1"
         );
         Self {
             table: outbox.to_string(),
+            companions: Vec::new(),
             others: format!(
                 "SELECT DISTINCT pipeline, progress FROM {checkpoints} WHERE pipeline <> $1
                  ORDER BY pipeline"
             ),
+            is_new: format!("SELECT NOT EXISTS (SELECT FROM {checkpoints} WHERE pipeline = $1)"),
             create: format!(
-                "INSERT INTO {checkpoints} (pipeline, shard, shards, progress)
-                 VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING"
+                "INSERT INTO {checkpoints} (pipeline, shard, shards, progress, aggregate_types,
+                   start, base, tick, seen, since)
+                 SELECT $1, s.shard, $4, $5, $6, $7, b.base, b.base, b.base, b.base
+                 FROM generate_series($2, $3) AS s (shard),
+                   (SELECT $8::text::pg_snapshot) AS b (base)
+                 ON CONFLICT DO NOTHING"
             ),
+            adopt_types: format!(
+                "UPDATE {checkpoints} SET aggregate_types = $2
+                 WHERE pipeline = $1 AND aggregate_types IS NULL"
+            ),
+            relies_on_marks: match table.has("published_at") {
+                true => format!(
+                    "SELECT min(c.pipeline) FROM {checkpoints} AS c
+                     WHERE c.pipeline <> $1 AND c.progress = 'cursor'
+                     AND coalesce(pg_snapshot_xmax(c.base) <= '3'::xid8, true)
+                     AND EXISTS (SELECT FROM {name} AS o WHERE o.{} IS NOT NULL)",
+                    table.name("published_at")
+                ),
+                false => "SELECT NULL::text WHERE $1::text IS NULL".to_owned(),
+            },
+            last_xid: format!("SELECT {xid}::text FROM {name} AS o ORDER BY {xid} DESC LIMIT 1"),
+            next_xid: format!(
+                "SELECT max(n.xid::text::numeric)::text FROM (SELECT {xid} AS xid FROM {name} AS o
+                 WHERE {xid} > $1::text::xid8 ORDER BY {xid} LIMIT $2) AS n"
+            ),
+            clear_marks,
+            marks_cleared: format!("UPDATE {checkpoints} SET start = NULL WHERE {this}"),
             other_shards: format!(
                 "SELECT c.shards, bool_or(l.expires_at > clock_timestamp()) IS TRUE
                  FROM {checkpoints} AS c LEFT JOIN {leases} AS l USING (pipeline, shard)
@@ -123,12 +187,15 @@ impl CheckpointQueries {
             ),
             put: format!(
                 "INSERT INTO {checkpoints} (pipeline, shard, shards, progress, base, tick,
-                   position, seen, beyond, system_id)
-                 VALUES ($1, $2, $3, $4, $5::text::pg_snapshot, $6::text::pg_snapshot, $7,
-                   $8::text::pg_snapshot, $9::text::int8multirange, $10)
+                   position, seen, beyond, system_id, aggregate_types, formerly, since, start)
+                 SELECT $1, $2, $3, $4, $5::text::pg_snapshot, $6::text::pg_snapshot, $7,
+                   $8::text::pg_snapshot, $9::text::int8multirange, $10, $11, $12::text::jsonb,
+                   min(c.since::text)::pg_snapshot, max(c.start)
+                 FROM {checkpoints} AS c WHERE c.pipeline = $1
                  ON CONFLICT (pipeline, shard) DO UPDATE SET shards = excluded.shards,
                    base = excluded.base, tick = excluded.tick, position = excluded.position,
-                   seen = excluded.seen, beyond = excluded.beyond, crashes = 0"
+                   seen = excluded.seen, beyond = excluded.beyond, crashes = 0,
+                   aggregate_types = excluded.aggregate_types, formerly = excluded.formerly"
             ),
             log_only: format!(
                 "SELECT EXISTS (SELECT FROM {checkpoints} WHERE pipeline = $1
@@ -142,12 +209,24 @@ impl CheckpointQueries {
             ),
             clear: format!(
                 "UPDATE {checkpoints} SET base = NULL, tick = NULL, position = 0, seen = NULL,
-                 beyond = '{{}}', lsn = NULL, slot_snapshot = NULL, updated_at = clock_timestamp() WHERE {this}"
+                 beyond = '{{}}', lsn = NULL, slot_snapshot = NULL, formerly = '{{}}', since = NULL,
+                 updated_at = clock_timestamp() WHERE {this}"
             ),
             started: format!(
                 "UPDATE {checkpoints} SET crashes = crashes + 1, system_id = $3,
                  updated_at = clock_timestamp() WHERE {this}
-                 RETURNING crashes - 1, pg_current_xact_id()::text"
+                 RETURNING crashes - 1, pg_current_xact_id()::text, trouble IS NOT NULL"
+            ),
+            not_started: format!(
+                "UPDATE {checkpoints} SET crashes = greatest(crashes - 1, 0),
+                 updated_at = clock_timestamp() WHERE {this}
+                 AND EXISTS (SELECT FROM {leases} WHERE {this} AND epoch = $3)"
+            ),
+            trouble: format!(
+                "UPDATE {checkpoints} SET trouble = $4, trouble_since = CASE
+                   WHEN $4 IS NOT NULL THEN coalesce(trouble_since, clock_timestamp()) END
+                 WHERE {this} AND trouble IS DISTINCT FROM $4
+                 AND EXISTS (SELECT FROM {leases} WHERE {this} AND epoch = $3)"
             ),
             survived: format!(
                 "UPDATE {checkpoints} SET crashes = 0, updated_at = clock_timestamp() WHERE {this}
@@ -156,25 +235,24 @@ impl CheckpointQueries {
             mark_behind: format!(
                 "WITH behind AS MATERIALIZED (
                    SELECT {seq}::bigint AS seq FROM {name} AS o
-                   WHERE {unpublished} AND {seq} > $1 AND {}
-                   AND ($3::text[] IS NULL OR {aggregate_type} = ANY($3)){of_shard}
-                   AND (pg_visible_in_snapshot({xid}, {})
-                     OR pg_visible_in_snapshot({xid}, {}) AND {seq} <= $6
-                     OR pg_visible_in_snapshot({xid}, {})
-                       AND {seq}::bigint <@ $8::text::int8multirange)
+                   WHERE {unpublished} AND {seq} > $1 AND {}{of_shard}
+                   AND EXISTS (SELECT FROM {checkpoints} AS c WHERE c.pipeline = $3 AND {}
+                     AND ({} OR {}))
                    ORDER BY {seq} LIMIT $2
                  ), done AS (
                    {done} WHERE {seq} = ANY(ARRAY(SELECT seq FROM behind)) AND {unpublished}
                  )
                  SELECT max(seq) FROM behind",
                 origin.holds(),
-                snapshot("$4"),
-                snapshot("$5"),
-                snapshot("$7")
+                of_checkpoint(&aggregate_type, &aggregate_id),
+                has_published(&format!("{seq}::bigint"), &xid, &aggregate_type),
+                // Whoever begins now has nothing to do with what was there before.
+                super::queries::sees("c.since", &xid)
             ),
-            has_foreign: format!(
-                "SELECT EXISTS (SELECT FROM {name} AS o
-                 WHERE {xid} >= pg_snapshot_xmax(pg_current_snapshot()))"
+            types: TypeQueries::new(table, outbox, shard, origin),
+            foreign: format!(
+                "SELECT {seq}::bigint, {xid}::text FROM {name} AS o
+                 WHERE {xid} >= pg_snapshot_xmax(pg_current_snapshot()) ORDER BY {xid} LIMIT 1"
             ),
             adopt: format!(
                 "UPDATE {name} AS o SET {} = pg_current_xact_id()
@@ -182,6 +260,11 @@ impl CheckpointQueries {
                 table.name("xid")
             ),
         }
+    }
+
+    /// Waits for these pipelines, instead of refusing them, until they are cursors.
+    pub(super) fn beside(self, companions: Vec<String>) -> Self {
+        Self { companions, ..self }
     }
 
     /// Whether there may be events that only a pipeline's slot has.
@@ -194,7 +277,7 @@ impl CheckpointQueries {
     }
 
     /// Enters the pipeline among those that read the outbox, unless it does not go with them.
-    /// `shards` is 0 where relays read side by side.
+    /// `shards` is 0 where relays read side by side. Answers whether their number was another one.
     pub(super) async fn enter(
         &self,
         tx: &mut Transaction<'_>,
@@ -202,8 +285,12 @@ impl CheckpointQueries {
         shards: i32,
         progress: Progress,
         types: Option<&[String]>,
-    ) -> Result<(), Trouble> {
+    ) -> Result<bool, Trouble> {
         self.refuse_others(tx, pipeline, progress).await?;
+        if types.is_some() {
+            let adopted: [Param<'_>; 2] = [(&pipeline, Type::TEXT), (&types, Type::TEXT_ARRAY)];
+            tx.execute(&self.adopt_types, &adopted).await?;
+        }
         let params: [Param<'_>; 2] = [(&pipeline, Type::TEXT), (&shards, Type::INT4)];
         let mut changed = false;
         for row in tx.query(&self.other_shards, &params).await? {
@@ -216,10 +303,10 @@ impl CheckpointQueries {
             changed = true;
         }
         if changed {
-            self.reshard(tx, pipeline, shards, types).await?;
+            self.reshard(tx, pipeline, shards).await?;
             tx.execute(&self.drop_shards, &params).await?;
         }
-        Ok(())
+        Ok(changed)
     }
 
     /// Goes on from what all shards have settled that there were.
@@ -228,17 +315,20 @@ impl CheckpointQueries {
         tx: &mut Transaction<'_>,
         pipeline: &str,
         shards: i32,
-        types: Option<&[String]>,
     ) -> Result<(), Trouble> {
         let rows = tx.query(&self.positions, &[(&pipeline, Type::TEXT)]).await?;
         let Some(first) = rows.first() else { return Ok(()) };
         let positions: Vec<_> = rows.iter().map(position).collect::<Result<_, _>>()?;
         let position =
             positions.into_iter().reduce(|one, other| Some(one?.merge(other?))).flatten();
-        if let Some(position) = position.as_ref().filter(|_| shards == 0) {
+        if position.is_some() && shards == 0 {
             // Relays that read side by side have no position.
-            return self.mark_behind(Through::Transaction(tx), position, types).await;
+            return self.mark_behind(Through::Transaction(tx), pipeline).await;
         }
+        let matching = rows.iter().map(types::matching).collect::<Result<Vec<_>, _>>()?;
+        let matching = types::of_all_shards(matching);
+        let types: Vec<String> = matching.types.iter().cloned().collect();
+        let formerly = matching.formerly_text();
         let (progress, cluster): (&str, Option<i64>) = (first.try_get(0)?, first.try_get(6)?);
         let snapshot =
             |of: fn(&Position) -> &Snapshot| position.as_ref().map(|p| of(p).to_string());
@@ -247,7 +337,7 @@ impl CheckpointQueries {
         let seq = position.as_ref().map_or(0, |position| position.seq);
         let beyond = position.map(|position| position.beyond).unwrap_or_default().to_text();
         for shard in 0..shards {
-            let params: [Param<'_>; 10] = [
+            let params: [Param<'_>; 12] = [
                 (&pipeline, Type::TEXT),
                 (&shard, Type::INT4),
                 (&shards, Type::INT4),
@@ -258,28 +348,94 @@ impl CheckpointQueries {
                 (&seen, Type::TEXT),
                 (&beyond, Type::TEXT),
                 (&cluster, Type::INT8),
+                (&types, Type::TEXT_ARRAY),
+                (&formerly, Type::TEXT),
             ];
             tx.execute(&self.put, &params).await?;
         }
         Ok(())
     }
 
-    /// Makes a checkpoint, unless there is one.
+    /// Makes a checkpoint, unless there is one. A new pipeline gets those of all its shards at once:
+    /// they begin together.
     pub(super) async fn create(
         &self,
         tx: &mut Transaction<'_>,
-        pipeline: &str,
-        (shard, shards): (i32, i32),
-        progress: Progress,
+        first: First<'_>,
     ) -> Result<(), Trouble> {
-        let params: [Param<'_>; 4] = [
+        let First { pipeline, shard, shards, progress, types, start } = first;
+        let is_new = is_so(&tx.query(&self.is_new, &[(&pipeline, Type::TEXT)]).await?)?;
+        let (first, last) = if is_new && shards > 0 { (0, shards - 1) } else { (shard, shard) };
+        let (mut begins, mut base) = (None, None);
+        if is_new && progress == Progress::Cursor {
+            match start {
+                StartAt::Now => base = self.now(tx).await?.map(|now| now.to_string()),
+                StartAt::Oldest => {
+                    self.refuse_early(tx, pipeline).await?;
+                    begins = self.clear_marks.as_ref().map(|_| StartAt::Oldest.as_str());
+                }
+                StartAt::Unpublished => {}
+            }
+        }
+        let params: [Param<'_>; 8] = [
             (&pipeline, Type::TEXT),
-            (&shard, Type::INT4),
+            (&first, Type::INT4),
+            (&last, Type::INT4),
             (&shards, Type::INT4),
             (&progress.as_str(), Type::TEXT),
+            (&types, Type::TEXT_ARRAY),
+            (&begins, Type::TEXT),
+            (&base, Type::TEXT),
         ];
         tx.execute(&self.create, &params).await?;
         Ok(())
+    }
+
+    /// What is there now, as far as it stays in the past whatever happens to the server; `None` if
+    /// there is nothing.
+    async fn now(&self, tx: &mut Transaction<'_>) -> Result<Option<Snapshot>, Trouble> {
+        let rows = tx.query(&self.last_xid, &[]).await?;
+        let last: Option<String> = rows.first().map(|row| row.try_get(0)).transpose()?;
+        let Some(last) = last.and_then(|last| last.parse::<u64>().ok()) else { return Ok(None) };
+        let rows = tx.query(SNAPSHOT, &[]).await?;
+        let now: Option<&str> = rows.first().map(|row| row.try_get(0)).transpose()?;
+        let now: Option<Snapshot> = now.and_then(|now| now.parse().ok());
+        Ok(now.map(|now| now.up_to(last.saturating_add(1))))
+    }
+
+    /// A pipeline that was changed to a cursor just now knows by the marks alone what it has
+    /// published, until it has passed it.
+    async fn refuse_early(&self, tx: &mut Transaction<'_>, pipeline: &str) -> Result<(), Trouble> {
+        let rows = tx.query(&self.relies_on_marks, &[(&pipeline, Type::TEXT)]).await?;
+        let other = rows.first().map(|row| row.try_get::<_, Option<String>>(0)).transpose()?;
+        let Some(other) = other.flatten() else { return Ok(()) };
+        let table = &self.table;
+        let message = format!(
+            "pipeline {pipeline:?} begins with the oldest row once pipeline {other:?} has passed \
+             the rows that it marked as published"
+        );
+        Err(SourceError::new(SourceErrorKind::Unavailable, message)
+            .with_hint(format!(
+                "run {other:?} for a few seconds; if it is no longer used, remove its rows from \
+                 {table}_checkpoints; or write start = \"unpublished\" or \"now\""
+            ))
+            .into())
+    }
+
+    /// Removes all marks, a stretch of transactions at a time.
+    async fn clear_marks(&self, connection: &Connection) -> Result<(), Trouble> {
+        let Some(clear_marks) = &self.clear_marks else { return Ok(()) };
+        let mut after = "0".to_owned();
+        loop {
+            let params: [Param<'_>; 2] = [(&after, Type::TEXT), (&STRETCH, Type::INT8)];
+            let rows = connection.query(&self.next_xid, &params).await?;
+            let last: Option<Option<String>> =
+                rows.first().map(|row| row.try_get(0)).transpose()?;
+            let Some(last) = last.flatten() else { return Ok(()) };
+            let params: [Param<'_>; 2] = [(&after, Type::TEXT), (&last, Type::TEXT)];
+            connection.execute(clear_marks, &params).await?;
+            after = last;
+        }
     }
 
     async fn refuse_others(
@@ -292,6 +448,13 @@ impl CheckpointQueries {
             let (other, other_progress): (&str, &str) = (row.try_get(0)?, row.try_get(1)?);
             if progress != Progress::Cursor || other_progress != Progress::Cursor.as_str() {
                 let table = &self.table;
+                if progress == Progress::Cursor && self.companions.iter().any(|it| it == other) {
+                    let message = format!(
+                        "pipeline {pipeline:?} starts once pipeline {other:?} has changed from \
+                         {other_progress} to cursor"
+                    );
+                    return Err(SourceError::new(SourceErrorKind::Unavailable, message).into());
+                }
                 let message = format!(
                     "pipeline {pipeline:?} cannot keep its progress by {progress}: \
                      pipeline {other:?} reads {table} by {other_progress}"
@@ -314,7 +477,7 @@ impl CheckpointQueries {
         connection: &Connection,
         start: Start<'_>,
     ) -> Result<Started, Trouble> {
-        let Start { pipeline, shard, wanted, cluster, types, .. } = start;
+        let Start { pipeline, shard, wanted, cluster, .. } = start;
         let this: [Param<'_>; 2] = [(&pipeline, Type::TEXT), (&shard, Type::INT4)];
         let rows = connection.query(&self.get, &this).await?;
         let row = rows.first().ok_or_else(|| self.checkpoint_is_gone(pipeline))?;
@@ -341,18 +504,29 @@ impl CheckpointQueries {
             tx.execute(&self.set_progress, &set).await?;
             tx.commit().await?;
         }
+        if wanted == Progress::Cursor && row.try_get::<_, Option<&str>>(11)?.is_some() {
+            self.clear_marks(connection).await?;
+            connection.execute(&self.marks_cleared, &this).await?;
+        }
+        let has_log: bool = row.try_get(10)?;
+        let matching = types::matching(row)?;
         let position = match (wanted, position) {
-            (Progress::Cursor, position) => position.unwrap_or_else(Position::start),
-            (Progress::Delete | Progress::Mark, None) => Position::start(),
-            (Progress::Delete | Progress::Mark, Some(position)) => {
-                self.mark_behind(Through::Connection(connection), &position, types).await?;
-                connection.execute(&self.clear, &this).await?;
+            (Progress::Cursor, position) => {
+                let position = position.unwrap_or_else(Position::start);
+                self.types.change(connection, &start, matching, position, has_log).await?
+            }
+            (Progress::Delete | Progress::Mark, position) => {
+                if position.is_some() {
+                    self.mark_behind(Through::Connection(connection), pipeline).await?;
+                    connection.execute(&self.clear, &this).await?;
+                }
+                // The rows say what is published.
+                self.types.put(connection, &start, &Matching::of(start.types), None).await?;
                 Position::start()
             }
         };
-        if start.adopts && self.has_foreign(connection).await? {
-            let adopted = connection.execute(&self.adopt, &[]).await?;
-            warn!(pipeline, adopted, "found rows that were written in another database cluster");
+        if start.adopts && self.foreign(connection).await?.is_some() {
+            self.adopt(connection, pipeline).await?;
         }
         let params: [Param<'_>; 3] =
             [(&pipeline, Type::TEXT), (&shard, Type::INT4), (&cluster, Type::INT8)];
@@ -363,36 +537,43 @@ impl CheckpointQueries {
             position,
             crashes: u32::try_from(crashes).unwrap_or(0),
             xid: row.try_get::<_, &str>(1)?.parse().unwrap_or(0),
+            is_troubled: row.try_get(2)?,
         })
     }
 
-    /// Whether there are rows that were written in another cluster.
-    pub(super) async fn has_foreign(&self, connection: &Connection) -> Result<bool, Trouble> {
-        is_so(&connection.query(&self.has_foreign, &[]).await?)
+    /// The first row that was written in another cluster, if there is one: its number and its
+    /// transaction.
+    pub(super) async fn foreign(
+        &self,
+        connection: &Connection,
+    ) -> Result<Option<(i64, String)>, Trouble> {
+        let rows = connection.query(&self.foreign, &[]).await?;
+        rows.first().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).transpose()
     }
 
-    /// Marks what a cursor has behind it.
+    /// Makes rows that were written in another cluster rows of this one.
+    pub(super) async fn adopt(
+        &self,
+        connection: &Connection,
+        pipeline: &str,
+    ) -> Result<(), Trouble> {
+        let adopted = connection.execute(&self.adopt, &[]).await?;
+        if adopted > 0 {
+            warn!(pipeline, adopted, "found rows that were written in another database cluster");
+        }
+        Ok(())
+    }
+
+    /// Marks what a cursor has published.
     async fn mark_behind(
         &self,
         mut through: Through<'_, '_>,
-        position: &Position,
-        types: Option<&[String]>,
+        pipeline: &str,
     ) -> Result<(), Trouble> {
-        let Position { base, tick, seq, seen, beyond, .. } = position;
-        let (base, tick, beyond) = (base.to_string(), tick.to_string(), beyond.to_text());
-        let seen = seen.to_string();
         let mut after = i64::MIN;
         loop {
-            let params: [Param<'_>; 8] = [
-                (&after, Type::INT8),
-                (&STRETCH, Type::INT8),
-                (&types, Type::TEXT_ARRAY),
-                (&base, Type::TEXT),
-                (&tick, Type::TEXT),
-                (seq, Type::INT8),
-                (&seen, Type::TEXT),
-                (&beyond, Type::TEXT),
-            ];
+            let params: [Param<'_>; 3] =
+                [(&after, Type::INT8), (&STRETCH, Type::INT8), (&pipeline, Type::TEXT)];
             let rows = match &mut through {
                 Through::Connection(connection) => {
                     connection.query(&self.mark_behind, &params).await
@@ -404,6 +585,37 @@ impl CheckpointQueries {
                 None => return Ok(()),
             }
         }
+    }
+
+    /// Takes back that this start was counted.
+    pub(super) async fn not_started(
+        &self,
+        connection: &Connection,
+        pipeline: &str,
+        held: &Held,
+    ) -> Result<(), Trouble> {
+        let params: [Param<'_>; 3] =
+            [(&pipeline, Type::TEXT), (&held.shard, Type::INT4), (&held.epoch, Type::INT8)];
+        connection.execute(&self.not_started, &params).await?;
+        Ok(())
+    }
+
+    /// Notes what is wrong with the sink.
+    pub(super) async fn note_trouble(
+        &self,
+        connection: &Connection,
+        pipeline: &str,
+        held: &Held,
+        trouble: Option<&str>,
+    ) -> Result<(), Trouble> {
+        let params: [Param<'_>; 4] = [
+            (&pipeline, Type::TEXT),
+            (&held.shard, Type::INT4),
+            (&held.epoch, Type::INT8),
+            (&trouble, Type::TEXT),
+        ];
+        connection.execute(&self.trouble, &params).await?;
+        Ok(())
     }
 
     /// Forgets earlier starts.
@@ -475,9 +687,24 @@ pub(super) struct Start<'s> {
     pub(super) wanted: Progress,
     /// The database cluster, if it can be told.
     pub(super) cluster: Option<i64>,
-    pub(super) types: Option<&'s [String]>,
+    /// What the configuration matches; none means all.
+    pub(super) types: &'s [String],
+    /// Keys are kept in order.
+    pub(super) ordered: bool,
     /// Rows written in another cluster are to become rows of this one.
     pub(super) adopts: bool,
+}
+
+/// A first checkpoint.
+#[derive(Clone, Copy)]
+pub(super) struct First<'f> {
+    pub(super) pipeline: &'f str,
+    pub(super) shard: i32,
+    pub(super) shards: i32,
+    pub(super) progress: Progress,
+    /// What it matches, if that is known; none means all.
+    pub(super) types: Option<&'f [String]>,
+    pub(super) start: StartAt,
 }
 
 /// How a pipeline starts.
@@ -487,6 +714,8 @@ pub(super) struct Started {
     pub(super) crashes: u32,
     /// The transaction that counted the start, which is committed.
     pub(super) xid: u64,
+    /// Trouble of the sink is noted.
+    pub(super) is_troubled: bool,
 }
 
 fn position(row: &Row) -> Result<Option<Position>, Trouble> {

@@ -6,7 +6,8 @@
 //! timeline only: which transactions it has seen, which rows are under way, and its lease. Whoever
 //! goes on after a failover has to start from what the new primary has. A server that was started
 //! anew is no different: it may have lost what was committed with `synchronous_commit = off`.
-//! What is written down is safe: to commit it made everything before it durable.
+//! What is written down is safe: to commit it made everything before it durable. Nor has a server
+//! that crashed to be started anew: if one process is killed, the others end and come back.
 //!
 //! Sessions are compared when they are made ([`Connection::group`](super::connection::Connection)).
 //! A pooler may put another server behind a session, so statements look themselves, too
@@ -27,8 +28,12 @@ const MAY: &str = "SELECT has_function_privilege('pg_control_system()', 'EXECUTE
 
 /// In seconds since 1970.
 const STARTED: &str = "(SELECT extract(epoch FROM pg_postmaster_start_time())::text)";
-/// Statistics are lost in a crash after which the server goes on without a new start.
-const STATISTICS: &str = "(SELECT extract(epoch FROM stats_reset)::text FROM pg_stat_bgwriter)";
+/// Statistics are lost in a crash after which the server goes on without a new start: when one of
+/// its processes was killed. They have been since the first version that is supported, and up to
+/// 18. The function is what `pg_stat_bgwriter` calls; without the view it costs a statement about
+/// 10 µs, and 50 µs before version 15, where statistics are in a file.
+const STATISTICS: &str =
+    "(SELECT extract(epoch FROM pg_stat_get_bgwriter_stat_reset_time())::text)";
 
 const CANNOT_TELL: [SqlState; 2] =
     [SqlState::FEATURE_NOT_SUPPORTED, SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE];
@@ -76,12 +81,13 @@ impl Origin {
     }
 
     /// A condition of SQL: the statement runs on this timeline, and on a server that was not
-    /// started anew. It is evaluated once.
+    /// started anew and has not crashed. It is evaluated once.
     pub(super) fn holds(&self) -> String {
         let is = |(what, expected): (&str, &Option<String>)| {
             expected.as_ref().map(|expected| format!("{what} = '{expected}'"))
         };
-        let known = [(TIMELINE, &self.timeline), (STARTED, &self.started)];
+        let known =
+            [(TIMELINE, &self.timeline), (STARTED, &self.started), (STATISTICS, &self.statistics)];
         let conditions: Vec<String> = known.into_iter().filter_map(is).collect();
         if conditions.is_empty() { "true".to_owned() } else { conditions.join(" AND ") }
     }

@@ -115,6 +115,7 @@ impl Diagnose for PostgresDiagnosis {
         let table = exam.table(table);
         exam.rights(table.as_ref()).await;
         if let Some(table) = &table {
+            exam.replicated().await;
             exam.indexes(table).await;
             exam.upkeep(table).await;
         }

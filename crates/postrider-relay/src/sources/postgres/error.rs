@@ -129,7 +129,9 @@ pub(super) fn connect_error(location: &Location, err: tokio_postgres::Error) -> 
     let meaning = meaning_of_pooler(&err).or_else(|| meaning(&err)).unwrap_or_else(|| {
         let hint = match err.source().map(ToString::to_string).as_deref() {
             Some("server does not support TLS") => {
-                "turn on TLS in the server, or choose another sslmode"
+                "turn on TLS in the server; or choose another sslmode than verify-full, which is \
+                 the default for a server on another machine: sslmode=disable sends everything in \
+                 plain text, and sslmode=prefer encrypts if the server can"
             }
             Some("password missing") => "give a password in the URL or with passfile=<file>",
             _ => "check the user, the password and sslmode in the URL",

@@ -2,7 +2,8 @@
 //!
 //! A lease is a row in `<table>_leases`. Whoever takes it counts its epoch up, and every
 //! settlement checks the epoch in its own transaction, so a relay that lost its lease changes
-//! nothing any more. A failover may take epochs back and give them again, so the timeline is
+//! nothing any more. So does whoever changes the number of shards, with all leases of the pipeline.
+//! A failover may take epochs back and give them again, so the timeline is
 //! checked as well (`cluster`). Leases run by the database's clock; locally the owner stops
 //! sending some time before its lease can pass on, by a clock that never jumps, counted from
 //! before the renewal was asked for.
@@ -22,8 +23,9 @@ use tokio::time::Instant;
 use tokio_postgres::types::{ToSql, Type};
 
 use super::cluster::Origin;
-use super::connection::{Connection, Transaction};
+use super::connection::{Connection, Transaction, is_so};
 use super::error::Trouble;
+use super::queries::literal;
 use crate::source::{Lease, SourceError, SourceErrorKind};
 
 /// How long a wish for a lease counts, and how long only the one who asked can take it.
@@ -47,6 +49,9 @@ pub(super) struct LeaseQueries {
     ask: String,
     /// `$1` pipeline: the first shard number that is free.
     free: String,
+    /// `$1` pipeline: counts up the epochs of all leases that have run out and that no settlement
+    /// holds; answers whether these are all.
+    depose: String,
     /// `$1` pipeline, `$2` shard: forgets claims that were made under it.
     forget_claims: String,
     /// `$1` pipeline, `$2` shard, `$3` epoch, `$4` milliseconds: answers whether it is wanted.
@@ -65,8 +70,8 @@ impl LeaseQueries {
         Self {
             lock: format!(
                 "SELECT pg_advisory_xact_lock(hashtextextended('postrider leases', \
-                 '{}'::regclass::oid::bigint))",
-                leases.replace('\'', "''")
+                 {}::regclass::oid::bigint))",
+                literal(&leases)
             ),
             create: format!(
                 "INSERT INTO {leases} (pipeline, shard) VALUES ($1, $2) ON CONFLICT DO NOTHING"
@@ -104,6 +109,17 @@ impl LeaseQueries {
                     WHERE pipeline = $1 AND expires_at <= clock_timestamp()),
                    (SELECT coalesce(max(shard), -1) + 1 FROM {leases} WHERE pipeline = $1))"
             ),
+            depose: format!(
+                "WITH over AS MATERIALIZED (
+                   SELECT shard FROM {leases} WHERE pipeline = $1
+                   AND expires_at <= clock_timestamp() FOR UPDATE SKIP LOCKED
+                 ), deposed AS (
+                   UPDATE {leases} AS l SET epoch = l.epoch + 1, owner = NULL FROM over
+                   WHERE l.pipeline = $1 AND l.shard = over.shard RETURNING 1
+                 )
+                 SELECT (SELECT count(*) FROM deposed)
+                   = (SELECT count(*) FROM {leases} WHERE pipeline = $1)"
+            ),
             forget_claims: format!("DELETE FROM {claims} WHERE pipeline = $1 AND shard = $2"),
             renew: format!(
                 "UPDATE {leases} SET expires_at = {until} WHERE {this} AND epoch = $3
@@ -124,6 +140,23 @@ impl LeaseQueries {
     pub(super) async fn lock(&self, tx: &mut Transaction<'_>) -> Result<(), Trouble> {
         tx.query(&self.lock, &[]).await?;
         Ok(())
+    }
+
+    /// The number of shards is another one from now on, so no lease of before is worth anything: a
+    /// relay that stood still would go on with keys that are another shard's.
+    pub(super) async fn depose(
+        &self,
+        tx: &mut Transaction<'_>,
+        pipeline: &str,
+    ) -> Result<(), Trouble> {
+        if is_so(&tx.query(&self.depose, &[(&pipeline, Type::TEXT)]).await?)? {
+            return Ok(());
+        }
+        let message =
+            format!("relays still run pipeline {pipeline:?} with another number of shards");
+        Err(SourceError::new(SourceErrorKind::Unavailable, message)
+            .with_hint("stop those relays, or configure all of them alike")
+            .into())
     }
 }
 

@@ -1,7 +1,8 @@
 //! Where a PostgreSQL database is and how to reach it, from a URL that `psql` would understand
 //! as well: `postgres://user:password@host:port/database?sslmode=verify-full`.
 //!
-//! Two things are stricter than in `psql`. A URL whose parts cannot be told apart for certain is
+//! Three things are stricter than in `psql`. A server on another machine has to prove who it is,
+//! unless `sslmode` says otherwise. A URL whose parts cannot be told apart for certain is
 //! refused, because a part of a password could be taken for a host and be shown. And a parameter
 //! that is not known is refused, because a misspelt `sslmode` must not pass in silence.
 
@@ -43,7 +44,7 @@ const SHOWN_AS_IS: &AsciiSet =
 /// | `options` | | settings of the session, such as `-csearch_path%3Dapp` |
 /// | `passfile` | | a file of passwords, read for each connection |
 /// | `sslcert`, `sslkey` | | the client's certificate and key, read for each connection |
-/// | `sslmode` | `prefer` | `disable`, `prefer`, `require`, `verify-ca`, `verify-full` |
+/// | `sslmode` | `verify-full` | `disable`, `prefer`, `require`, `verify-ca`, `verify-full`; `prefer` is the default if every host is a socket, `localhost` or a loopback address |
 /// | `sslnegotiation` | `postgres` | `postgres`, `direct` |
 /// | `sslrootcert` | `system` | for `verify-full` the system's authorities; or a file, which makes `prefer` and `require` verify, too |
 /// | `target_session_attrs` | | a relay always takes the primary |
@@ -64,6 +65,20 @@ struct Address {
     /// Connect to this, and take `host` only for the name in the server's certificate.
     ip: Option<IpAddr>,
     port: u16,
+}
+
+impl Address {
+    /// Whether what is sent to it stays on this machine.
+    fn is_local(&self) -> bool {
+        match (&self.host, self.ip) {
+            (_, Some(ip)) => ip.is_loopback(),
+            (Host::Unix(_), None) => true,
+            (Host::Tcp(name), None) => {
+                name.eq_ignore_ascii_case("localhost")
+                    || name.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+            }
+        }
+    }
 }
 
 impl Location {
@@ -102,6 +117,7 @@ impl Location {
             None => Vec::new(),
         };
         let addresses = addresses(names, ports, ips)?;
+        let is_local = addresses.iter().all(Address::is_local);
         let database = written.take("dbname").map_or_else(|| decode(database), Ok)?;
         if database.is_empty() {
             return Err(InvalidLocation::NoDatabase);
@@ -113,7 +129,7 @@ impl Location {
             password: Some(password).filter(|it| !it.is_empty()).map(Secret::new),
             addresses,
             database,
-            parameters: Parameters::new(&mut written)?,
+            parameters: Parameters::new(&mut written, is_local)?,
         })
     }
 

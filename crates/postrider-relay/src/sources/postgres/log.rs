@@ -40,6 +40,7 @@ use tracing::{info, warn};
 
 use self::queries::{WAL_END, WAL_FLUSHED};
 use self::stream::Stream;
+pub(super) use self::stream::VALUE_BYTES_MAX;
 use self::tail::Start;
 use super::connection::{self, Connection};
 use super::error::Trouble;

@@ -1,6 +1,6 @@
 //! Makes the tables of an outbox in PostgreSQL, and looks at them.
 
-use postrider::schema::postgres::{self as schema, Layout};
+use postrider::schema::postgres::{self as schema, Layout, Replicated};
 use postrider::schema::{Difference, Migration, SchemaError, Status, TableName};
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
@@ -20,6 +20,17 @@ pub async fn migrate(
     let mut client = connect(location).await?;
     let migrated = schema::migrate(&mut client, table, layout).await;
     migrated.map_err(|error| schema_error(&format!("migrate {location}"), error))
+}
+
+/// Changes what becomes of rows that logical replication brings from another server.
+pub async fn set_replicated(
+    location: &Location,
+    table: &TableName,
+    replicated: Replicated,
+) -> Result<(), SourceError> {
+    let mut client = connect(location).await?;
+    let changed = schema::set_replicated(&mut client, table, replicated).await;
+    changed.map_err(|error| schema_error(&format!("change the trigger in {location}"), error))
 }
 
 /// What was migrated, and when.

@@ -2,13 +2,13 @@
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::checkpoint::CheckpointQueries;
+use super::checkpoint::{CheckpointQueries, First};
 use super::connection::Connection;
 use super::error::Trouble;
 use super::frontier::Position;
@@ -53,6 +53,8 @@ pub(super) async fn open(options: PostgresOptions) -> Result<Shared, SourceError
         };
         let origin = settler.origin().await?;
         let checkpoints = CheckpointQueries::new(&table, &name, shard, &origin);
+        let checkpoints = checkpoints.beside(options.companions);
+        let types = Some(matching.as_deref().unwrap_or_default());
         let shards = if side_by_side { 0 } else { i32::try_from(shard.of).unwrap_or(i32::MAX) };
         let index = i32::try_from(shard.index).unwrap_or(i32::MAX);
         let claimant =
@@ -65,7 +67,9 @@ pub(super) async fn open(options: PostgresOptions) -> Result<Shared, SourceError
         {
             return Err(not_polled(&pipeline, &slots.names().slot).into());
         }
-        checkpoints.enter(&mut tx, &pipeline, shards, progress, matching.as_deref()).await?;
+        if checkpoints.enter(&mut tx, &pipeline, shards, progress, types).await? {
+            sql.depose(&mut tx, &pipeline).await?;
+        }
         let wanted = (!side_by_side).then_some(index);
         let held = match lease::take(&mut tx, sql, claimant, wanted).await? {
             Taken::Held(held) => *held,
@@ -74,7 +78,9 @@ pub(super) async fn open(options: PostgresOptions) -> Result<Shared, SourceError
                 return Err(held_by_another(&pipeline, index, shards, owner).into());
             }
         };
-        checkpoints.create(&mut tx, &pipeline, (held.shard, shards), progress).await?;
+        let (pipeline, start) = (pipeline.as_str(), options.start);
+        let first = First { pipeline, shard: held.shard, shards, progress, types, start };
+        checkpoints.create(&mut tx, first).await?;
         tx.commit().await?;
         // From here on the lease is held, and given back when the source is dropped.
         Ok((table, origin, checkpoints, held, side_by_side, is_utf8, log, slots))
@@ -96,6 +102,7 @@ pub(super) async fn open(options: PostgresOptions) -> Result<Shared, SourceError
         pipeline,
         table: name.to_string(),
         types: matching,
+        ordered: options.ordering == Ordering::Key,
         progress,
         way: match (side_by_side, has_xid) {
             (true, _) => Way::Claims,
@@ -104,6 +111,7 @@ pub(super) async fn open(options: PostgresOptions) -> Result<Shared, SourceError
         },
         has_xid,
         lasting: AtomicU64::new(0),
+        is_started: AtomicBool::new(false),
         window: Mutex::new(Window::new(Position::start(), None)),
         found: Mutex::new(Found {
             kept: VecDeque::new(),

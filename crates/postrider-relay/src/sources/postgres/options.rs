@@ -9,7 +9,7 @@ use super::{Location, PostgresSource};
 use crate::hint::Hint;
 use crate::pipeline::Ordering;
 use crate::source::{SourceError, SourceErrorKind};
-use crate::sources::{LEASE_DEFAULT, MAX_RETAINED_WAL_DEFAULT, Mode, Progress, Shard};
+use crate::sources::{LEASE_DEFAULT, MAX_RETAINED_WAL_DEFAULT, Mode, Progress, Shard, StartAt};
 
 /// Longest name of a pipeline, in bytes.
 const PIPELINE_BYTES_MAX: usize = 255;
@@ -32,6 +32,11 @@ pub struct PostgresOptions {
     pub max_retained_wal: u64,
     /// How progress is kept. Defaults to [`Progress::Mark`].
     pub progress: Progress,
+    /// Where a new pipeline begins. Defaults to [`StartAt::Oldest`].
+    pub start: StartAt,
+    /// Other pipelines of the same relay that are to keep their progress by a cursor: one that does
+    /// not yet is waited for. Defaults to none.
+    pub companions: Vec<String>,
     /// What is kept in order. Defaults to [`Ordering::Key`].
     pub ordering: Ordering,
     /// Which of the keys. Defaults to all of them.
@@ -57,6 +62,8 @@ impl PostgresOptions {
             mode: Mode::default(),
             max_retained_wal: MAX_RETAINED_WAL_DEFAULT,
             progress: Progress::default(),
+            start: StartAt::default(),
+            companions: Vec::new(),
             ordering: Ordering::Key,
             shard: Shard::default(),
             matching: None,

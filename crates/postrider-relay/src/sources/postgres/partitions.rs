@@ -111,6 +111,11 @@ async fn prune_one(
     if has_rows && run.needs.marks && published_lately(run, partition).await? {
         return Ok(());
     }
+    let is_unmatched = has_rows && !run.needs.matches_all && !run.options.unmatched;
+    if is_unmatched && holds_unmatched(run, partition).await? {
+        pruned.leave(Left::Unmatched);
+        return Ok(());
+    }
     if run.options.dry_run {
         pruned.partitions.extend(has_rows.then(|| name.clone()));
         return Ok(());
@@ -157,21 +162,32 @@ impl Stretch {
 
 /// Whether a row was published after the cutoff, although it was written long before.
 async fn published_lately(run: &Run<'_>, partition: &Partition) -> Result<bool, Trouble> {
+    let cutoff: Param<'_> = (&run.cutoff, Type::TEXT);
+    exists(run, partition, &run.pruner.sql.published_after, Some(cutoff)).await
+}
+
+/// Whether there is a row that no pipeline has published.
+async fn holds_unmatched(run: &Run<'_>, partition: &Partition) -> Result<bool, Trouble> {
+    exists(run, partition, &run.pruner.sql.unmatched, None).await
+}
+
+/// Asks about a partition, some blocks at a time.
+async fn exists(
+    run: &Run<'_>,
+    partition: &Partition,
+    question: &str,
+    more: Option<Param<'_>>,
+) -> Result<bool, Trouble> {
     let Partition { name, stretch, .. } = partition;
     let (connection, sql) = (&run.pruner.connection, &run.pruner.sql);
     let blocks = one(&connection.query(&sql.blocks, &[(name, Type::TEXT)]).await?)?;
     let mut from = 0;
     while from < blocks {
         let (since, until) = (block(from), block(from + BLOCKS_MAX));
-        let [one_end, other_end] = stretch.params();
-        let params: [Param<'_>; 5] = [
-            one_end,
-            other_end,
-            (&since, Type::TEXT),
-            (&until, Type::TEXT),
-            (&run.cutoff, Type::TEXT),
-        ];
-        if one(&connection.query(&sql.published_after, &params).await?)? {
+        let mut params: Vec<Param<'_>> = stretch.params().to_vec();
+        params.extend([(&since as _, Type::TEXT), (&until as _, Type::TEXT)]);
+        params.extend(more.clone());
+        if one(&connection.query(question, &params).await?)? {
             return Ok(true);
         }
         from += BLOCKS_MAX;

@@ -142,7 +142,8 @@ impl PostgresPruner {
                 .into());
         }
         let any: bool = row.try_get(0)?;
-        let needs = Needs { marks: row.try_get(1)?, first_xid: row.try_get(2)? };
+        let (marks, first_xid) = (row.try_get(1)?, row.try_get(2)?);
+        let needs = Needs { marks, first_xid, matches_all: row.try_get(4)? };
         Ok(any.then_some(needs))
     }
 
@@ -213,6 +214,8 @@ pub(super) struct Needs {
     pub(super) marks: bool,
     /// Every cursor has all transactions before this one behind it.
     pub(super) first_xid: String,
+    /// A pipeline publishes everything.
+    pub(super) matches_all: bool,
 }
 
 impl Run<'_> {

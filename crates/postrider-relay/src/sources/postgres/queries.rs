@@ -23,6 +23,7 @@ mod stops;
 
 use postrider::event::PAYLOAD_BYTES_MAX;
 use postrider::schema::TableName;
+use tokio_postgres::types::Type;
 
 use self::events::is_id;
 use super::cluster::Origin;
@@ -34,7 +35,7 @@ use crate::sources::Shard;
 pub(super) use self::admin::{
     AdminQueries, MISSING_TABLES, ONE_SNAPSHOT, Shown, WRITTEN, pipelines,
 };
-pub(super) use self::events::EventQueries;
+pub(super) use self::events::{EventQueries, has_published, is_passed, of_checkpoint, sees};
 pub(super) use self::prune::{CUTOFF, Order, PruneQueries, column as pruning};
 pub(super) use self::reconcile::ReconcileQueries;
 pub(super) use self::stops::StopQueries;
@@ -142,8 +143,8 @@ pub(super) struct Reads {
 /// The statements that settle.
 #[derive(Debug)]
 pub(super) struct Writes {
-    /// `$1` pipeline, `$2` shard, `$3` epoch, `$4` numbers, `$5` whether one was delivered: marks
-    /// rows; answers whether the lease is still held.
+    /// `$1` pipeline, `$2` shard, `$3` epoch, `$4` numbers, `$5` whether one was delivered, `$6` ids:
+    /// marks rows; answers whether the lease is still held.
     pub(super) mark: String,
     /// The same parameters: removes rows.
     pub(super) delete: String,
@@ -156,17 +157,18 @@ pub(super) struct Writes {
     pub(super) hold_lease: String,
     /// `$1` pipeline: nobody else changes what is set aside of it.
     pub(super) lock_failures: String,
-    /// `$1` pipeline, then arrays of seq, state, blocks, delay, attempts, kind, error.
+    /// `$1` pipeline, then arrays of seq, state, blocks, delay, attempts, kind, error, id.
     pub(super) set_aside: String,
-    /// The same parameters, then arrays of id, aggregate type and id, event type and version,
+    /// The same parameters, then arrays of aggregate type and id, event type and version,
     /// payload, content type, headers, topic, and when it occurred and is to be delivered: for
     /// events that only the log has.
     pub(super) set_aside_logged: String,
     /// The same parameters as above, for rows that were set aside before.
     pub(super) set_aside_again: String,
-    /// `$1` pipeline, `$2` numbers: whether a row set aside is another than that of the outbox.
+    /// `$1` pipeline, `$2` numbers, `$3` ids: whether a row set aside is another than that of the
+    /// outbox.
     pub(super) is_another: String,
-    /// `$1` pipeline, `$2` numbers, `$3` shard: rows that were set aside are delivered.
+    /// `$1` pipeline, `$2` numbers, `$3` shard, `$4` ids: rows that were set aside are delivered.
     pub(super) forget: String,
     /// The same parameters: and their marks say since when they really are.
     pub(super) forget_marked: String,
@@ -174,6 +176,8 @@ pub(super) struct Writes {
     pub(super) mend: String,
     /// `$1` pipeline, `$2` numbers, `$3` shard, `$4` epoch: gives claims back.
     pub(super) unclaim: String,
+    /// The type of ids of the outbox, as an array. Those of rows set aside are texts.
+    pub(super) id_type: Type,
 }
 
 impl Reads {
@@ -440,8 +444,19 @@ impl Writes {
                WHERE pipeline = $1 AND shard = $3
                AND coalesce(settled_at < clock_timestamp() - interval '1 second', true)),
              gone AS (DELETE FROM {failures} WHERE pipeline = $1 AND seq = ANY($2)
-               RETURNING seq, id)"
+               AND coalesce(id = ANY($4::text[]), true) RETURNING seq, id)"
         );
+        // One of the events, not another one with the number of one of them. A row that somebody
+        // has left without an id is known by its number.
+        // Of its type from the start: what is cast is cast again for each row, and not hashed.
+        let (id, id_type) = match table.ty("id") {
+            Some(&Type::UUID) => (table.select("o", "id"), Type::UUID_ARRAY),
+            Some(&Type::INT2 | &Type::INT4 | &Type::INT8) => {
+                (format!("{}::bigint", table.select("o", "id")), Type::INT8_ARRAY)
+            }
+            _ => (table.text("o", "id"), Type::TEXT_ARRAY),
+        };
+        let with_id = |ids: &str| format!(" AND coalesce({id} = ANY({ids}), true)");
         let unclaimed = format!(
             "unclaimed AS (DELETE FROM {claims} WHERE pipeline = $1 AND seq = ANY($4)
              AND shard = $2 AND epoch = $3)"
@@ -459,10 +474,12 @@ impl Writes {
             FAILURE_COLUMNS.iter().map(|name| table.copy("o", name)).collect();
         Self {
             mark: done(format!(
-                "UPDATE {name} AS o {published} WHERE {seq} = ANY($4){unpublished} AND {held}"
+                "UPDATE {name} AS o {published} WHERE {seq} = ANY($4){}{unpublished} AND {held}",
+                with_id("$6")
             )),
             delete: done(format!(
-                "DELETE FROM {name} AS o WHERE {seq} = ANY($4){unpublished} AND {held}"
+                "DELETE FROM {name} AS o WHERE {seq} = ANY($4){}{unpublished} AND {held}",
+                with_id("$6")
             )),
             advance: format!(
                 "WITH {lease}, advanced AS (
@@ -490,10 +507,11 @@ impl Writes {
                    error, set_aside_at)
                  SELECT $1, {}, s.state, s.blocks, {due}, coalesce(s.attempts, 0), s.kind, s.error,
                    clock_timestamp()
-                 FROM {aside} JOIN {name} AS o ON {seq} = s.seq AND {seq} = ANY($2){unpublished}
+                 FROM {aside} JOIN {name} AS o ON {seq} = s.seq AND {seq} = ANY($2){}{unpublished}
                  {OR_AGAIN} RETURNING f.seq",
                 FAILURE_COLUMNS.join(", "),
-                copied.join(", ")
+                copied.join(", "),
+                with_id("$9")
             ),
             set_aside_logged: format!(
                 "INSERT INTO {failures} AS f (pipeline, {}, state, blocks, due_at, attempts, kind,
@@ -521,12 +539,14 @@ impl Writes {
                    error = coalesce(s.error, f.error),
                    set_aside_at = CASE WHEN s.state = 'parked' THEN clock_timestamp()
                      ELSE f.set_aside_at END
-                 FROM {aside} WHERE f.pipeline = $1 AND f.seq = s.seq AND f.seq = ANY($2)"
+                 FROM {aside} WHERE f.pipeline = $1 AND f.seq = s.seq AND f.seq = ANY($2)
+                 AND coalesce(f.id = ANY($9::text[]), true)"
             ),
             is_another: format!(
                 "SELECT EXISTS (SELECT FROM {failures} AS f JOIN {name} AS o ON {seq} = f.seq
-                 AND {seq} = ANY($2){unpublished} WHERE f.pipeline = $1 AND f.seq = ANY($2)
+                 AND {seq} = ANY($2){}{unpublished} WHERE f.pipeline = $1 AND f.seq = ANY($2)
                  AND f.id IS DISTINCT FROM {})",
+                with_id("$3"),
                 table.copy("o", "id")
             ),
             forget: format!("{forgotten} SELECT seq FROM gone"),
@@ -544,6 +564,7 @@ impl Writes {
                 "DELETE FROM {claims} WHERE pipeline = $1 AND seq = ANY($2)
                  AND shard = $3 AND epoch = $4"
             ),
+            id_type,
         }
     }
 }
@@ -753,6 +774,9 @@ fn paused(outbox: &TableName, pipeline: &str, aggregate_type: &str, aggregate_id
     )
 }
 
+/// A text as SQL has it, whatever `standard_conforming_strings` is: where that is off, a backslash
+/// escapes what follows it, also in a string without an `E`.
 pub(super) fn literal(text: &str) -> String {
-    format!("'{}'", text.replace('\'', "''"))
+    let escape = if text.contains('\\') { "E" } else { "" };
+    format!("{escape}'{}'", text.replace('\'', "''").replace('\\', r"\\"))
 }

@@ -220,8 +220,10 @@ impl Shared {
         if starts_over && self.start_over() {
             return Ok(Looked::More);
         }
-        let is_reading = self.window().frontier.reading().is_some();
-        Ok(if is_reading { Looked::More } else { Looked::Nothing })
+        let window = self.window();
+        // Without room the rest of the tick waits for settlements.
+        let is_more = window.frontier.reading().is_some() && window.frontier.room() > 0;
+        Ok(if is_more { Looked::More } else { Looked::Nothing })
     }
 
     /// Reads the log; or the table, as long as there is something to read there before.
@@ -294,7 +296,11 @@ impl Shared {
         let slot = made.since.clone().unwrap_or_else(Snapshot::nothing);
         // Others may not see yet what the log has already, as long as a commit waits for a replica.
         if now.sees_all_of(&slot) {
-            let to = self.lasting(seen.union(&slot), row.try_get(1)?);
+            if self.lasting(now, row.try_get(1)?).is_none() {
+                self.take_over_foreign_rows().await?;
+                return Ok(Vec::new());
+            }
+            let to = seen.union(&slot).up_to(self.lasting.load(Ordering::Relaxed));
             self.window().frontier.open(to, i64::MIN);
             self.begin_last_tick(log, made);
         }
@@ -405,16 +411,28 @@ impl Shared {
         Ok(records)
     }
 
-    /// Goes on with a tick, or begins a new one.
+    /// Goes on with a tick, or begins a new one. If there is a row of a transaction that is still to
+    /// come, nothing is made of what was read: the tick would have that row again and again.
     async fn look_in_tick(&self, ask: Ask) -> Result<Vec<Record>, Trouble> {
+        match self.look_in_tick_of_now(ask).await? {
+            Some(records) => Ok(records),
+            None => {
+                self.take_over_foreign_rows().await?;
+                Ok(Vec::new())
+            }
+        }
+    }
+
+    /// `None` if there is a row of a transaction that is still to come.
+    async fn look_in_tick_of_now(&self, ask: Ask) -> Result<Option<Vec<Record>>, Trouble> {
         let (page, seen, ask) = self.page(ask);
         if ask.rows == 0 {
-            return Ok(Vec::new());
+            return Ok(Some(Vec::new()));
         }
         if let Some(page) = page {
             let records = self.read_page(ask, &page).await?;
             if !records.is_empty() || self.window().frontier.reading().is_some() {
-                return Ok(records);
+                return Ok(Some(records));
             }
         }
         if seen.is_nothing() {
@@ -423,8 +441,8 @@ impl Shared {
             let rows = self.reader.query(&self.reads.now, &[(&since, Type::XID8)]).await?;
             let row = rows.first().expect("a select without a table answers one row");
             let now = self.snapshot(row.try_get(0)?)?;
-            let now = self.lasting(now, row.try_get(1)?);
-            return self.begin_page(ask, &seen, now, i64::MIN).await;
+            let Some(now) = self.lasting(now, row.try_get(1)?) else { return Ok(None) };
+            return self.begin_page(ask, &seen, now, i64::MIN).await.map(Some);
         }
         self.read_tick(ask, &seen).await
     }
@@ -469,7 +487,7 @@ impl Shared {
         self.take_in(&rows, is_all(ask, &rows)?)
     }
 
-    async fn read_tick(&self, ask: Ask, seen: &Snapshot) -> Result<Vec<Record>, Trouble> {
+    async fn read_tick(&self, ask: Ask, seen: &Snapshot) -> Result<Option<Vec<Record>>, Trouble> {
         let under_way = Xid::all(seen.under_way());
         let params: [Param<'_>; 5] = [
             (&ask.rows, Type::INT8),
@@ -481,26 +499,30 @@ impl Shared {
         if !self.is_careful() {
             let mut rows =
                 self.reader.query_with(FEW_ROWS, &self.reads.small_tick, &params).await?;
-            let now = self.take_snapshot(&mut rows)?;
+            let Some(now) = self.take_snapshot(&mut rows)? else { return Ok(None) };
             if rows.len() > ask.rows() {
                 return self.begin_large_tick(ask, seen).await;
             }
             if self.are_small(&rows)? {
                 self.window().frontier.open(now, i64::MIN);
-                return self.take_in(&rows, rows.len() < ask.rows());
+                return self.take_in(&rows, rows.len() < ask.rows()).map(Some);
             }
         }
         let mut rows = self.reader.query_with(FEW_ROWS, &self.reads.tick, &params).await?;
-        let now = self.take_snapshot(&mut rows)?;
+        let Some(now) = self.take_snapshot(&mut rows)? else { return Ok(None) };
         if total(&rows)? > ask.rows() {
             return self.begin_large_tick(ask, seen).await;
         }
         self.window().frontier.open(now, i64::MIN);
-        self.take_in(&rows, is_all(ask, &rows)?)
+        self.take_in(&rows, is_all(ask, &rows)?).map(Some)
     }
 
     /// Begins a tick that is read in pages: to sort all of its rows would take long.
-    async fn begin_large_tick(&self, ask: Ask, seen: &Snapshot) -> Result<Vec<Record>, Trouble> {
+    async fn begin_large_tick(
+        &self,
+        ask: Ask,
+        seen: &Snapshot,
+    ) -> Result<Option<Vec<Record>>, Trouble> {
         let under_way = Xid::all(seen.under_way());
         let params: [Param<'_>; 3] = [
             (&Xid(seen.xmax()), Type::XID8),
@@ -510,13 +532,13 @@ impl Shared {
         let rows = self.reader.query_with(FEW_ROWS, &self.reads.first, &params).await?;
         let row = rows.first().expect("a select without a table answers one row");
         let now = self.snapshot(row.try_get(0)?)?;
-        let now = self.lasting(now, row.try_get(1)?);
+        let Some(now) = self.lasting(now, row.try_get(1)?) else { return Ok(None) };
         let after = row.try_get::<_, Option<i64>>(2)?.map_or(i64::MIN, |first| first - 1);
-        self.begin_page(ask, seen, now, after).await
+        self.begin_page(ask, seen, now, after).await.map(Some)
     }
 
-    /// Takes the row with the snapshot out of an answer.
-    fn take_snapshot(&self, rows: &mut Vec<Row>) -> Result<Snapshot, Trouble> {
+    /// Takes the row with the snapshot out of an answer. `None` as [`lasting`](Self::lasting) says.
+    fn take_snapshot(&self, rows: &mut Vec<Row>) -> Result<Option<Snapshot>, Trouble> {
         for (index, row) in rows.iter().enumerate() {
             if let Some(text) = row.try_get(column::SNAPSHOT)? {
                 let now = self.snapshot(Some(text))?;
@@ -525,7 +547,7 @@ impl Shared {
                 return Ok(now);
             }
         }
-        self.snapshot(None)
+        self.snapshot(None).map(Some)
     }
 
     /// Reads a snapshot. There is none if the server is on another timeline than the lease.
@@ -561,11 +583,16 @@ impl Shared {
     /// What a snapshot says of transactions that stay in the past, given the last one of which it
     /// sees a row. After a crash the server gives numbers again that no record on its disk has.
     /// The numbers up to a transaction that is committed are not among them.
-    fn lasting(&self, now: Snapshot, last: Option<&str>) -> Snapshot {
+    ///
+    /// `None` if that last one is still to come: then the row was not written here.
+    fn lasting(&self, now: Snapshot, last: Option<&str>) -> Option<Snapshot> {
         let last = last.and_then(|last| last.parse::<u64>().ok());
         let after_last = last.map_or(0, |last| last.saturating_add(1));
-        let before = self.lasting.fetch_max(after_last.min(now.xmax()), Ordering::Relaxed);
-        now.up_to(before.max(after_last))
+        if after_last > now.xmax() {
+            return None;
+        }
+        let before = self.lasting.fetch_max(after_last, Ordering::Relaxed);
+        Some(now.up_to(before.max(after_last)))
     }
 
     /// Takes in rows of the tick that is being read.

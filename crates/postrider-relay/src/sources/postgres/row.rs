@@ -32,6 +32,8 @@ const YEAR_10000: i64 = 252_455_616_000_000_000;
 #[derive(Debug)]
 pub(super) struct Decoded {
     pub(super) seq: i64,
+    /// What the row has as its id, if that is not the event's.
+    pub(super) id: Option<Box<str>>,
     pub(super) event: Result<Arc<Event>, Undecodable>,
     /// What is no event, if the log has it and the table may not.
     pub(super) raw: Option<Box<Stored>>,
@@ -93,6 +95,11 @@ pub(super) trait Columns {
 
     /// How many bytes one of [`LIMITS`] has, if that is too many.
     fn length(&self, limit: usize) -> Option<usize>;
+
+    /// Whether a column is not NULL, but was too long to be kept.
+    fn is_missing(&self, _index: usize) -> bool {
+        false
+    }
 }
 
 /// A row of a statement that selects the columns of an event.
@@ -118,7 +125,8 @@ impl Decoder {
     pub(super) fn decode(&self, row: &Row) -> Result<Decoded, tokio_postgres::Error> {
         let seq = row.try_get(column::SEQ)?;
         let columns = Selected { row, lengths: row.try_get(column::LENGTHS)? };
-        Ok(Decoded { seq, event: self.event(&columns), raw: None })
+        let event = self.event(&columns);
+        Ok(Decoded { seq, id: self.row_id(&columns, event.is_ok()), event, raw: None })
     }
 
     /// Reads an event.
@@ -126,6 +134,18 @@ impl Decoder {
         let fields = Fields { columns, decoder: self };
         let event = fields.event().map(Arc::new);
         event.map_err(|reason| Undecodable { key: fields.key().ok(), reason })
+    }
+
+    /// What a row has as its id, as a text, if that cannot be told from its event.
+    pub(super) fn row_id(&self, columns: &impl Columns, is_event: bool) -> Option<Box<str>> {
+        if is_event && self.derives_ids.is_none() {
+            return None;
+        }
+        let value = columns.value(column::ID)?;
+        let text = value.text("id").ok()?;
+        // A text of a fixed length is compared without what fills it up.
+        let text = if value.ty == Type::BPCHAR { text.trim_end_matches(' ') } else { &text };
+        Some(text.into())
     }
 
     /// The id of an event, given what a row has for it.
@@ -227,7 +247,10 @@ impl<'r, C: Columns> Fields<'r, C> {
     }
 
     fn required(&self, index: usize, name: &str) -> Result<Value<'r>, String> {
-        self.value(index).ok_or_else(|| self.missing(name))
+        self.value(index).ok_or_else(|| match self.columns.is_missing(index) {
+            true if self.too_long(name).is_none() => format!("{name} is too long"),
+            _ => self.missing(name),
+        })
     }
 
     fn missing(&self, name: &str) -> String {

@@ -4,7 +4,8 @@
 //! A fresh row leaves the stream (it is marked, deleted, or the cursor moves past it) in the same
 //! transaction in which it is copied to the rows set aside. So at any moment an event is in
 //! exactly one of the two places. And every settlement holds the lease while it is written: a
-//! relay that was taken over finds the epoch changed, and nothing is written.
+//! relay that was taken over finds the epoch changed, and nothing is written. A row is named by
+//! its number and its id: a number may have been given again to another event.
 //!
 //! *The first blocking row of a key that is set aside is either parked or due at some time.*
 //! Whoever removes or changes a blocking row (a relay that settles, an operator) mends its key
@@ -22,6 +23,7 @@ use super::Shared;
 use super::connection::{Param, Transaction, is_so};
 use super::error::Trouble;
 use super::frontier::Position;
+use super::ids::Ids;
 use super::log::{Answer, Log, Mark, Stored};
 use super::read::Xid;
 use super::snapshot::Snapshot;
@@ -39,7 +41,8 @@ pub(super) async fn settle(
     position: Option<&Position>,
 ) -> Result<Written, Trouble> {
     let looked_for = shared.log.as_ref().map_or(0, Log::looked_for);
-    let mut plan = Plan { is_utf8: shared.is_utf8, looked_for, ..Plan::default() };
+    let is_cursor = shared.progress == Progress::Cursor;
+    let mut plan = Plan { is_utf8: shared.is_utf8, is_cursor, looked_for, ..Plan::default() };
     for settling in settling {
         plan.add(settling);
     }
@@ -61,13 +64,15 @@ pub(super) async fn settle(
         set_aside_fresh(shared, &mut tx, &plan).await?;
     }
     if !plan.again.is_empty() {
-        plan.again.write(&mut tx, &sql.set_aside_again, pipeline).await?;
+        let ids = Ids::new(&plan.again.ids, &Type::TEXT_ARRAY);
+        plan.again.write(&mut tx, &sql.set_aside_again, pipeline, &ids).await?;
     }
     if !plan.forgotten.is_empty() {
-        let params: [Param<'_>; 3] = [
+        let params: [Param<'_>; 4] = [
             (pipeline, Type::TEXT),
             (&plan.forgotten, Type::INT8_ARRAY),
             (&shared.held.shard, Type::INT4),
+            (&plan.forgotten_ids, Type::TEXT_ARRAY),
         ];
         let forget = match shared.progress {
             Progress::Mark => &sql.forget_marked,
@@ -182,8 +187,15 @@ async fn leave_stream(
     if rows.is_empty() {
         return Ok(None);
     }
-    let params: [Param<'_>; 5] =
-        [pipeline, shard, epoch, (rows, Type::INT8_ARRAY), (&plan.is_any_delivered, Type::BOOL)];
+    let ids = Ids::new(&plan.done_ids, &shared.writes.id_type);
+    let params: [Param<'_>; 6] = [
+        pipeline,
+        shard,
+        epoch,
+        (rows, Type::INT8_ARRAY),
+        (&plan.is_any_delivered, Type::BOOL),
+        ids.param(),
+    ];
     match is_so(&query(sql, &params).await?)? {
         true => Ok(None),
         false => Err(shared.held.lost().into()),
@@ -196,7 +208,8 @@ async fn set_aside_fresh(
     plan: &Plan<'_>,
 ) -> Result<(), Trouble> {
     let (sql, fresh) = (&shared.writes, &plan.fresh);
-    let mut copied = fresh.write(tx, &sql.set_aside, &shared.pipeline).await?;
+    let ids = Ids::new(&fresh.ids, &sql.id_type);
+    let mut copied = fresh.write(tx, &sql.set_aside, &shared.pipeline, &ids).await?;
     if copied.len() < fresh.seqs.len() && !plan.logged.is_empty() {
         copied.sort_unstable();
         let mut missing = plan.logged.clone();
@@ -208,7 +221,8 @@ async fn set_aside_fresh(
     }
     // Some are gone from the stream already: settled by a try whose answer was lost, or removed
     // by hand. But a row must not be left out because another one has its number.
-    let params: [Param<'_>; 2] = [(&shared.pipeline, Type::TEXT), (&fresh.seqs, Type::INT8_ARRAY)];
+    let params: [Param<'_>; 3] =
+        [(&shared.pipeline, Type::TEXT), (&fresh.seqs, Type::INT8_ARRAY), ids.param()];
     if !is_so(&tx.query(&sql.is_another, &params).await?)? {
         return Ok(());
     }
@@ -296,14 +310,17 @@ struct Plan<'s> {
     /// this one, of which one was looked for: to find a row among a million takes long.
     sample: Option<(i64, u64)>,
     looked_for: u64,
-    /// Fresh rows that leave the stream.
+    is_cursor: bool,
+    /// Fresh rows that leave the stream, and their ids unless a cursor passes them.
     done: Vec<i64>,
+    done_ids: Vec<Option<String>>,
     /// Fresh rows to set aside.
     fresh: Aside,
     /// Rows that are set aside once more.
     again: Aside,
-    /// Rows that were set aside and are delivered.
+    /// Rows that were set aside and are delivered, and their ids.
     forgotten: Vec<i64>,
+    forgotten_ids: Vec<Option<String>>,
     is_any_delivered: bool,
     /// Rows whose claim ends.
     unclaimed: Vec<i64>,
@@ -322,11 +339,11 @@ impl<'s> Plan<'s> {
         }
         let blocked = match row.origin {
             Origin::Fresh(_) => {
-                self.done.push(row.seq);
+                self.add_done(row);
                 false
             }
             Origin::Logged { xid, .. } => {
-                self.done.push(row.seq);
+                self.add_done(row);
                 let xid = xid.filter(|xid| *xid != self.looked_for);
                 self.sample = self.sample.or(xid.map(|xid| (row.seq, xid)));
                 false
@@ -337,17 +354,27 @@ impl<'s> Plan<'s> {
         self.is_any_delivered |= verdict == &Verdict::Delivered;
         match (verdict, row.was_set_aside()) {
             (Verdict::Delivered, false) => {}
-            (Verdict::Delivered, true) => self.forgotten.push(row.seq),
+            (Verdict::Delivered, true) => {
+                self.forgotten.push(row.seq);
+                self.forgotten_ids.push(row.id());
+            }
             (verdict, false) => {
-                blocks = self.fresh.add(row.seq, key, verdict, self.is_utf8);
+                blocks = self.fresh.add(row, verdict, self.is_utf8);
                 if let Origin::Logged { .. } = row.origin {
                     self.logged.push((row.seq, row));
                 }
             }
-            (verdict, true) => blocks = self.again.add(row.seq, key, verdict, self.is_utf8),
+            (verdict, true) => blocks = self.again.add(row, verdict, self.is_utf8),
         }
         if blocked || blocks {
             self.touched.extend(key.cloned());
+        }
+    }
+
+    fn add_done(&mut self, row: &UnderWay) {
+        self.done.push(row.seq);
+        if !self.is_cursor {
+            self.done_ids.push(row.id());
         }
     }
 
@@ -386,6 +413,7 @@ impl<'s> Plan<'s> {
 #[derive(Default)]
 struct Aside {
     seqs: Vec<i64>,
+    ids: Vec<Option<String>>,
     states: Vec<&'static str>,
     blocks: Vec<bool>,
     /// Microseconds until it is due.
@@ -401,7 +429,7 @@ impl Aside {
     }
 
     /// Adds a row; answers whether it blocks its key.
-    fn add(&mut self, seq: i64, key: Option<&Key>, verdict: &Verdict, is_utf8: bool) -> bool {
+    fn add(&mut self, row: &UnderWay, verdict: &Verdict, is_utf8: bool) -> bool {
         let (mut state, mut blocks, mut delay) = ("queued", true, None);
         let (mut failure, mut attempts) = (None, None);
         match verdict {
@@ -419,14 +447,15 @@ impl Aside {
             Verdict::Queued | Verdict::Delivered | Verdict::Released => {}
         }
         // What has no key blocks nothing and has nothing to wait for.
-        if key.is_none() {
+        if row.key().is_none() {
             blocks = false;
             if state == "queued" {
                 delay = Some(Duration::ZERO);
             }
         }
         let attempts = attempts.or(failure.map(|failure| failure.attempts));
-        self.seqs.push(seq);
+        self.seqs.push(row.seq);
+        self.ids.push(row.id());
         self.states.push(state);
         self.blocks.push(blocks);
         self.delays.push(delay.map(micros));
@@ -439,6 +468,7 @@ impl Aside {
     /// Takes over a row of another one.
     fn copy(&mut self, other: &Self, index: usize) {
         self.seqs.push(other.seqs[index]);
+        self.ids.push(other.ids[index].clone());
         self.states.push(other.states[index]);
         self.blocks.push(other.blocks[index]);
         self.delays.push(other.delays[index]);
@@ -453,8 +483,11 @@ impl Aside {
         tx: &mut Transaction<'_>,
         sql: &str,
         pipeline: &String,
+        ids: &Ids,
     ) -> Result<Vec<i64>, Trouble> {
-        numbers(&tx.query(sql, &self.params(pipeline)).await?)
+        let [one, two, three, four, five, six, seven, eight] = self.params(pipeline);
+        let params = [one, two, three, four, five, six, seven, eight, ids.param()];
+        numbers(&tx.query(sql, &params).await?)
     }
 
     fn params<'p>(&'p self, pipeline: &'p String) -> [Param<'p>; 8] {

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use postrider::schema::TableName;
 
 use super::admin::check_tables;
-use super::checkpoint::CheckpointQueries;
+use super::checkpoint::{CheckpointQueries, First};
 use super::connection::{Connection, streaming};
 use super::error::Trouble;
 use super::lease::{self, Claimant, Held, LeaseQueries, Taken};
@@ -22,7 +22,7 @@ use super::{Location, PostgresOptions};
 use crate::shutdown::Shutdown;
 use crate::slots::{Created, Dropped, PipelineSlot, SlotStatus, Slots};
 use crate::source::{SourceError, SourceErrorKind};
-use crate::sources::{LEASE_DEFAULT, Progress, Shard};
+use crate::sources::{LEASE_DEFAULT, Progress, Shard, StartAt};
 
 /// Looks at the slots of one outbox in PostgreSQL, makes and drops them.
 #[derive(Debug)]
@@ -195,7 +195,10 @@ impl PostgresSlots {
             Taken::By(owner) => return Err(in_use(pipeline, owner).into()),
         };
         if entering == Entering::Yes {
-            checkpoints.create(&mut tx, pipeline, (0, 1), progress).await?;
+            // What it matches, its relay says.
+            let (types, start) = (None, StartAt::Oldest);
+            let first = First { pipeline, shard: 0, shards: 1, progress, types, start };
+            checkpoints.create(&mut tx, first).await?;
         }
         tx.commit().await?;
         Ok(held)

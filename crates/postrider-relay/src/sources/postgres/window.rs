@@ -24,6 +24,8 @@ use crate::source::{Handle, Record, Settlement, Undecodable, Verdict};
 #[derive(Clone, Debug)]
 pub(super) struct UnderWay {
     pub(super) seq: i64,
+    /// See [`Decoded`].
+    id: Option<Box<str>>,
     pub(super) event: Result<Arc<Event>, Undecodable>,
     /// See [`Decoded`].
     pub(super) raw: Option<Box<Stored>>,
@@ -50,6 +52,13 @@ impl UnderWay {
             Ok(event) => Some(event.key()),
             Err(bad) => bad.key.as_ref(),
         }
+    }
+
+    /// What the row has as its id. A number alone may have been given again: after a crash, or by
+    /// somebody who has reset the numbering.
+    pub(super) fn id(&self) -> Option<String> {
+        let of_event = || self.event.as_ref().ok().map(|event| event.id().to_string());
+        self.id.as_ref().map(|id| id.to_string()).or_else(of_event)
     }
 
     pub(super) fn was_set_aside(&self) -> bool {
@@ -253,8 +262,8 @@ impl Window {
         if let Origin::SetAside { .. } = origin {
             self.set_aside.insert(row.seq);
         }
-        let (event, raw) = (row.event.clone(), row.raw.take());
-        let row = UnderWay { seq: row.seq, event, raw, delay, origin };
+        let (id, event, raw) = (row.id.take(), row.event.clone(), row.raw.take());
+        let row = UnderWay { seq: row.seq, id, event, raw, delay, origin };
         self.under_way.insert(self.last_handle, row);
         Handle(self.last_handle)
     }

@@ -14,7 +14,7 @@ use std::fmt::Write as _;
 pub(super) const FRONTIER_ROWS_MAX: usize = 100_000;
 
 /// The most stretches that are written down.
-const STRETCHES_MAX: usize = 1_000;
+pub(super) const STRETCHES_MAX: usize = 1_000;
 
 /// Rows that are all settled or passed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

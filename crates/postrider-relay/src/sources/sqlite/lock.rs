@@ -4,20 +4,28 @@
 //! programs of one machine, so the operating system's file locks are the simplest lease there
 //! is: taken without waiting, fenced by the kernel, and given up with the process however it
 //! ends. A second relay is told that the database is unavailable, keeps trying, and so stands
-//! by. The file is empty and stays where it is: removing it would let two relays lock two
-//! different files of the same name.
+//! by. The file stays where it is: removing it would let two relays lock two different files of the
+//! same name, so a relay that does not find its own there gives up. It says which files the relay
+//! has open (`files`).
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use postrider::schema::TableName;
 
+use super::files::{FileId, FileIds};
 use crate::source::{SourceError, SourceErrorKind};
+
+/// What stands between the name of a database and that of a lock.
+const INFIX: &str = "-postrider-";
+const SUFFIX: &str = ".lock";
 
 /// Held for as long as it lives.
 #[derive(Debug)]
 pub(super) struct PipelineLock {
-    _file: File,
+    file: File,
+    path: PathBuf,
 }
 
 impl PipelineLock {
@@ -39,7 +47,12 @@ impl PipelineLock {
                 },
             )?;
         match file.try_lock() {
-            Ok(()) => Ok(Self { _file: file }),
+            Ok(()) => {
+                let lock = Self { file, path };
+                // What the relay before this one had open.
+                lock.forget();
+                Ok(lock)
+            }
             Err(TryLockError::WouldBlock) => {
                 let message = format!("another relay runs pipeline {pipeline:?} on this database");
                 Err(SourceError::new(SourceErrorKind::Held, message)
@@ -53,12 +66,65 @@ impl PipelineLock {
             }
         }
     }
+
+    /// Writes down which files are open, for whoever opens the database meanwhile.
+    pub(super) fn note(&self, ids: FileIds) -> Result<(), SourceError> {
+        (&self.file).write_all(ids.to_text().as_bytes()).map_err(|err| {
+            let message = format!("cannot write to the lock file {}", self.path.display());
+            SourceError::new(SourceErrorKind::Unavailable, message).with_source(err)
+        })
+    }
+
+    /// Forgets which files are open, before they are closed.
+    pub(super) fn forget(&self) {
+        // What is left there is of no account once the lock is free.
+        let _ = self.file.set_len(0);
+    }
+
+    /// Fails if the file is not at its place any more: another relay may have locked another one.
+    pub(super) fn check(&self) -> Result<(), SourceError> {
+        let own = self.file.metadata().ok().as_ref().map(FileId::of);
+        if own == FileId::at(&self.path) {
+            return Ok(());
+        }
+        let message = format!("the lock file {} was removed or replaced", self.path.display());
+        Err(SourceError::new(SourceErrorKind::Lost, message)
+            .with_hint("leave it where it is: without it two relays may send the same events"))
+    }
+}
+
+/// The locks beside a database, whether they are held or not, and what stands in them.
+pub(super) fn noted(database: &Path) -> impl Iterator<Item = (PathBuf, FileIds)> {
+    let prefix = database.file_name().map(|name| format!("{}{INFIX}", name.to_string_lossy()));
+    let files = database.parent().and_then(|folder| fs::read_dir(folder).ok());
+    let paths = files.into_iter().flatten().filter_map(move |file| {
+        let file = file.ok()?;
+        let name = file.file_name();
+        let name = name.to_string_lossy();
+        let is_lock = name.starts_with(prefix.as_deref()?) && name.ends_with(SUFFIX);
+        is_lock.then(|| file.path())
+    });
+    paths.filter_map(|path| {
+        let ids = read(&path)?;
+        Some((path, ids))
+    })
+}
+
+/// Which files a relay says that it has open.
+pub(super) fn read(path: &Path) -> Option<FileIds> {
+    FileIds::from_text(&fs::read_to_string(path).ok()?)
+}
+
+/// Whether a relay has a lock.
+pub(super) fn is_held(path: &Path) -> bool {
+    let file = File::open(path);
+    file.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
 }
 
 /// The file that a relay locks.
 pub(super) fn lock_path(database: &Path, table: &TableName, pipeline: &str) -> PathBuf {
     let mut path = database.as_os_str().to_owned();
-    path.push(format!("-postrider-{:016x}.lock", fingerprint(table.as_str(), pipeline)));
+    path.push(format!("{INFIX}{:016x}{SUFFIX}", fingerprint(table.as_str(), pipeline)));
     path.into()
 }
 

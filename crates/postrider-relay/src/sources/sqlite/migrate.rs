@@ -4,6 +4,7 @@ use postrider::schema::{self, Difference, Migration, SchemaError, Status, TableN
 use rusqlite::Connection;
 
 use super::error::source_error;
+use super::files::refuse_mixture;
 use super::open::open;
 use super::{BUSY_TIMEOUT, Location};
 use crate::source::{SourceError, SourceErrorKind};
@@ -16,6 +17,9 @@ pub async fn migrate(
 ) -> Result<Vec<&'static Migration>, SourceError> {
     let migrated = tokio::task::spawn_blocking(move || {
         let doing = format!("open {location}");
+        if let Ok(database) = std::fs::canonicalize(location.path()) {
+            refuse_mixture(&location, &database)?;
+        }
         let mut conn =
             Connection::open(location.path()).map_err(|err| source_error(&doing, err))?;
         conn.busy_timeout(BUSY_TIMEOUT).map_err(|err| source_error(&doing, err))?;

@@ -9,6 +9,7 @@ use postrider::schema::TableName;
 use rusqlite::{Connection, OpenFlags};
 
 use super::error::{Trouble, not_migrated, source_error};
+use super::files;
 use super::queries;
 use super::{BUSY_TIMEOUT, Location};
 use crate::source::{SourceError, SourceErrorKind};
@@ -50,6 +51,7 @@ pub(super) fn open(
     busy_timeout: Duration,
 ) -> Result<Connection, SourceError> {
     let path = existing_file(location, outbox)?;
+    files::refuse_mixture(location, &path)?;
     let doing = format!("open {location}");
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let opened = Connection::open_with_flags(path, flags).and_then(|conn| {

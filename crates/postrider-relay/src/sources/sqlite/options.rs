@@ -7,7 +7,7 @@ use postrider::schema::TableName;
 use super::{Location, SqliteSource};
 use crate::hint::Hint;
 use crate::source::{SourceError, SourceErrorKind};
-use crate::sources::Progress;
+use crate::sources::{Progress, StartAt};
 
 /// How long to wait for a lock that another connection holds, by default.
 pub const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -25,6 +25,11 @@ pub struct SqliteOptions {
     pub pipeline: String,
     /// How progress is kept. Defaults to [`Progress::Mark`].
     pub progress: Progress,
+    /// Where a new pipeline begins. Defaults to [`StartAt::Oldest`].
+    pub start: StartAt,
+    /// Other pipelines of the same relay that are to keep their progress by a cursor: one that does
+    /// not yet is waited for. Defaults to none.
+    pub companions: Vec<String>,
     /// Only events of these aggregate types. Defaults to all.
     pub matching: Option<Vec<String>>,
     /// How long to wait for a lock. Defaults to [`BUSY_TIMEOUT`].
@@ -41,6 +46,8 @@ impl SqliteOptions {
             table: TableName::default(),
             pipeline: "default".to_owned(),
             progress: Progress::default(),
+            start: StartAt::default(),
+            companions: Vec::new(),
             matching: None,
             busy_timeout: BUSY_TIMEOUT,
             hint: Hint::new(),

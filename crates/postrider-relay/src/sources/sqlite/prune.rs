@@ -17,6 +17,7 @@ use rusqlite::{Connection, Row, Transaction, TransactionBehavior, params};
 
 use super::admin::shown;
 use super::error::Trouble;
+use super::published::Published;
 use super::queries::{self, PruneQueries};
 use super::{Location, open};
 use crate::prune::archive::{ArchiveFile, ArchivedRow, PAGE_BYTES_MAX};
@@ -169,7 +170,7 @@ fn batch(
         false => TransactionBehavior::Immediate,
     };
     let tx = Transaction::new_unchecked(conn, behavior)?;
-    let Some(needs) = Needs::read(&tx, sql)? else {
+    let Some(needs) = Needs::read(&tx, sql, options.unmatched)? else {
         return Ok(Batch { left: vec![Left::NoPipeline], ..Batch::default() });
     };
     let bytes_max = options.archive.as_ref().map(|_| PAGE_BYTES_MAX);
@@ -200,20 +201,31 @@ struct Needs {
     marker: Option<String>,
     /// The pipeline whose cursor is furthest behind, and its position.
     slowest: Option<(String, i64)>,
+    /// What each cursor has published of what is behind it.
+    cursors: Vec<Published>,
+    /// What no pipeline has published goes as well.
+    unmatched: bool,
 }
 
 impl Needs {
     /// `None` if there is no pipeline.
-    fn read(conn: &Connection, sql: &PruneQueries) -> rusqlite::Result<Option<Self>> {
+    fn read(
+        conn: &Connection,
+        sql: &PruneQueries,
+        unmatched: bool,
+    ) -> rusqlite::Result<Option<Self>> {
         let mut statement = conn.prepare_cached(&sql.pipelines)?;
         let mut pipelines = statement.query([])?;
-        let mut needs = Self { marker: None, slowest: None };
+        let mut needs = Self { marker: None, slowest: None, cursors: Vec::new(), unmatched };
         while let Some(row) = pipelines.next()? {
             let (name, progress, position): (String, String, i64) =
                 (row.get(0)?, row.get(1)?, row.get(2)?);
             if progress != Progress::Cursor.as_str() {
                 needs.marker = Some(name);
-            } else if needs.slowest.as_ref().is_none_or(|(_, slowest)| position < *slowest) {
+                continue;
+            }
+            needs.cursors.push(Published::read(row, 3)?);
+            if needs.slowest.as_ref().is_none_or(|(_, slowest)| position < *slowest) {
                 needs.slowest = Some((name, position));
             }
         }
@@ -221,15 +233,21 @@ impl Needs {
         Ok(any.then_some(needs))
     }
 
-    /// The pipeline that needs a row, if there is one.
-    fn of(&self, seq: i64, is_marked: bool) -> Option<&str> {
+    /// Why a row stays, if it does.
+    fn of(&self, seq: i64, is_marked: bool, aggregate_type: &str) -> Option<Left> {
         if let Some(marker) = &self.marker
             && !is_marked
         {
-            return Some(marker);
+            return Some(Left::Pipeline(marker.clone()));
         }
-        let slowest = self.slowest.as_ref().filter(|(_, position)| seq > *position);
-        slowest.map(|(name, _)| name.as_str())
+        if let Some((name, _)) = self.slowest.as_ref().filter(|(_, position)| seq > *position) {
+            return Some(Left::Pipeline(name.clone()));
+        }
+        let is_published = || {
+            let is_by = |it: &Published| it.is_known_to_match(seq, aggregate_type) == Some(true);
+            is_marked || self.cursors.iter().any(is_by)
+        };
+        (!self.unmatched && !is_published()).then_some(Left::Unmatched)
     }
 }
 
@@ -261,10 +279,9 @@ impl Found {
             found.looked_at += 1;
             last = Some(seq);
             any_old |= is_old;
-            match needs.of(seq, is_marked) {
+            match needs.of(seq, is_marked, &shown(row, 4)?) {
                 _ if !is_old => {}
-                Some(pipeline) => {
-                    let left = Left::Pipeline(pipeline.to_owned());
+                Some(left) => {
                     if !found.left.contains(&left) {
                         found.left.push(left);
                     }

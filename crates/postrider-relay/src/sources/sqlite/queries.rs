@@ -6,6 +6,9 @@
 //! - A column of outside bytes is never loaded beyond what an event may have: `octet_length`
 //!   does not read the overflow pages, so a payload of a gigabyte costs nothing. A text that is
 //!   too long comes as its length, which is a number and so cannot be taken for a text.
+//! - To copy or to change a row, SQLite has all of it in memory, more than once. So a row with a
+//!   heavy column stays in the outbox as it is when it is set aside, whatever the progress; what
+//!   is set aside has NULL in place of the heavy columns, and leads to the row by its number.
 //! - Times are text with six digits in UTC, so that text compares as time does. The clock is
 //!   SQLite's own ([`NOW`]).
 
@@ -27,6 +30,8 @@ pub(super) use self::prune::PruneQueries;
 pub(super) use self::reconcile::ReconcileQueries;
 pub(super) use self::stops::StopQueries;
 
+/// A column with more bytes is heavy: see [above](self).
+const HEAVY_BYTES: usize = PAYLOAD_BYTES_MAX;
 /// Longest text of a UUID or a time that is looked at, in bytes.
 const SHORT_BYTES_MAX: usize = 64;
 /// Longest JSON of headers that is looked at, in bytes. Escaped text is up to six times as long.
@@ -80,8 +85,22 @@ pub(super) const OUTBOX_COLUMNS: [&str; 1] = ["published_at"];
 pub(super) const FAILURE_COLUMNS: [&str; 8] =
     ["pipeline", "state", "blocks", "due_at", "attempts", "kind", "error", "set_aside_at"];
 /// The columns of a checkpoint.
-pub(super) const CHECKPOINT_COLUMNS: [&str; 7] =
-    ["pipeline", "progress", "position", "beyond", "crashes", "settled_at", "updated_at"];
+pub(super) const CHECKPOINT_COLUMNS: [&str; 14] = [
+    "pipeline",
+    "progress",
+    "position",
+    "beyond",
+    "crashes",
+    "settled_at",
+    "updated_at",
+    "trouble",
+    "trouble_since",
+    "aggregate_types",
+    "formerly",
+    "since",
+    "start",
+    "began_at",
+];
 
 /// The columns of what an operator has stopped.
 pub(super) const PAUSE_COLUMNS: [&str; 5] =
@@ -90,7 +109,8 @@ pub(super) const PAUSE_COLUMNS: [&str; 5] =
 /// The statements of a source.
 #[derive(Debug)]
 pub(super) struct Queries {
-    /// `?1` after, `?2` up to, `?3` limit, `?4` aggregate types: unpublished rows in order.
+    /// `?1` after, `?2` up to, `?3` limit, `?4` aggregate types, `?5` pipeline: unpublished rows
+    /// in order.
     pub(super) unpublished: String,
     /// `?1` after, `?2` up to, `?3` limit, `?4` aggregate types, `?5` pipeline: rows in order,
     /// without those that the pipeline set aside.
@@ -103,6 +123,8 @@ pub(super) struct Queries {
     pub(super) max_seq: String,
     /// `?1` pipeline, `?2` seq: one row that is set aside.
     pub(super) set_aside_row: String,
+    /// `?1` pipeline, `?2` seq: the same, if it has columns that were left in the outbox.
+    pub(super) left_row: String,
     /// `?1` pipeline, `?2` now, `?3` limit: what is due and has nothing before it in its key.
     pub(super) due: String,
     /// `?1` pipeline, `?2` aggregate type, `?3` id, `?4` after, `?5` now: the blocking rows
@@ -110,7 +132,7 @@ pub(super) struct Queries {
     pub(super) behind: String,
     /// `?1` pipeline, `?2` now: when something comes due next.
     pub(super) next_due: String,
-    /// `?1` aggregate types: whether an unpublished row could be delivered.
+    /// `?1` aggregate types, `?2` pipeline: whether an unpublished row could be delivered.
     pub(super) unpublished_pending: String,
     /// `?1` after, `?2` aggregate types, `?3` pipeline: whether a row could be delivered.
     pub(super) rows_pending: String,
@@ -120,8 +142,11 @@ pub(super) struct Queries {
     pub(super) blocked_keys: String,
     /// `?1` first seq, `?2` last seq, `?3` now: notes that rows are done with.
     pub(super) mark: String,
-    /// `?1` seq, `?2` now: a row that was set aside when it was marked is really delivered.
+    /// `?1` seq, `?2` now, `?3` pipeline: a row that was set aside when it was marked, or was left
+    /// unmarked then, is really delivered.
     pub(super) mark_again: String,
+    /// `?1` seq, `?2` pipeline: removes a row that was left when it was set aside.
+    pub(super) delete_left: String,
     /// `?1` first seq, `?2` last seq: removes rows that are done with.
     pub(super) delete: String,
     /// Sets aside a row that is unpublished; the parameters are those of [`set_aside`].
@@ -148,13 +173,17 @@ impl Queries {
     pub(super) fn new(table: &TableName, matching: bool) -> Self {
         let (outbox, failures) = (table.quoted(), table.failures().quoted());
         let matches = matches(matching, "?4");
-        let event = event_columns();
+        let event = event_columns("");
         let unpublished = "published_at IS NULL";
+        let is_light = format!("NOT {}", is_heavy("o"));
+        let is_left = |pipeline| is_left(&failures, &format!("s.pipeline = {pipeline}"));
+        let is_aside = |pipeline| is_set_aside(&failures, &format!("s.pipeline = {pipeline}"));
         let elsewhere = |pipeline| not_set_aside(&failures, pipeline);
         Self {
             unpublished: format!(
                 "SELECT {event}, 0 FROM {outbox} AS o WHERE seq > ?1 AND seq <= ?2
-                 AND {unpublished}{matches} ORDER BY seq LIMIT ?3"
+                 AND {unpublished}{matches} AND NOT {} ORDER BY seq LIMIT ?3",
+                is_left("?5")
             ),
             rows: format!(
                 "SELECT {event}, 0 FROM {outbox} AS o WHERE seq > ?1 AND seq <= ?2
@@ -168,6 +197,14 @@ impl Queries {
             max_seq: format!("SELECT coalesce(max(seq), 0) FROM {outbox}"),
             set_aside_row: format!(
                 "SELECT {event}, attempts FROM {failures} WHERE pipeline = ?1 AND seq = ?2"
+            ),
+            left_row: format!(
+                "SELECT {}, f.attempts FROM {failures} AS f
+                 JOIN {outbox} AS o ON o.seq = f.seq AND f.id IS {}
+                 WHERE f.pipeline = ?1 AND f.seq = ?2 AND ({})",
+                event_columns("o."),
+                light("id"),
+                were_left()
             ),
             due: format!(
                 "SELECT seq, iif(blocks, aggregate_type, NULL), iif(blocks, aggregate_id, NULL)
@@ -184,8 +221,10 @@ impl Queries {
                 "SELECT min(due_at) FROM {failures} WHERE pipeline = ?1 AND due_at > ?2"
             ),
             unpublished_pending: format!(
-                "SELECT EXISTS (SELECT 1 FROM {outbox} WHERE {unpublished}{} AND {HAS_COME})",
-                self::matches(matching, "?1")
+                "SELECT EXISTS (SELECT 1 FROM {outbox} AS o
+                 WHERE {unpublished}{} AND NOT {} AND {HAS_COME})",
+                self::matches(matching, "?1"),
+                is_left("?2")
             ),
             rows_pending: format!(
                 "SELECT EXISTS (SELECT 1 FROM {outbox} AS o WHERE seq > ?1 AND {}{} AND {HAS_COME})",
@@ -203,13 +242,16 @@ impl Queries {
             ),
             // The plus keeps SQLite from going by the index that the statement changes.
             mark: format!(
-                "UPDATE {outbox} SET published_at = ?3
-                 WHERE seq BETWEEN ?1 AND ?2 AND +published_at IS NULL"
+                "UPDATE {outbox} AS o SET published_at = ?3
+                 WHERE seq BETWEEN ?1 AND ?2 AND +published_at IS NULL AND {is_light}"
             ),
             mark_again: format!(
-                "UPDATE {outbox} SET published_at = ?2 WHERE seq = ?1 AND published_at IS NOT NULL"
+                "UPDATE {outbox} AS o SET published_at = ?2
+                 WHERE seq = ?1 AND (published_at IS NOT NULL OR {})",
+                is_aside("?3")
             ),
-            delete: format!("DELETE FROM {outbox} WHERE seq BETWEEN ?1 AND ?2"),
+            delete: format!("DELETE FROM {outbox} AS o WHERE seq BETWEEN ?1 AND ?2 AND {is_light}"),
+            delete_left: format!("DELETE FROM {outbox} AS o WHERE seq = ?1 AND {}", is_aside("?2")),
             set_aside_unpublished: set_aside(&outbox, &failures, "AND published_at IS NULL"),
             set_aside: set_aside(&outbox, &failures, ""),
             set_aside_again: format!(
@@ -221,7 +263,8 @@ impl Queries {
             ),
             is_another: format!(
                 "SELECT EXISTS (SELECT 1 FROM {failures} AS f JOIN {outbox} AS o ON o.seq = f.seq
-                 WHERE f.pipeline = ?1 AND f.seq = ?2 AND f.id IS NOT o.id)"
+                 WHERE f.pipeline = ?1 AND f.seq = ?2 AND f.id IS NOT {})",
+                light("id")
             ),
             blocking_key: format!(
                 "SELECT aggregate_type, aggregate_id FROM {failures}
@@ -238,23 +281,25 @@ impl Queries {
     }
 }
 
-/// The columns of an event for [`decode`](super::row::decode), in its order.
-fn event_columns() -> String {
+/// The columns of an event for [`decode`](super::row::decode), in its order. `of` stands before
+/// each, such as `o.`.
+fn event_columns(of: &str) -> String {
     let bounded = |column: &str, bytes_max: usize| {
+        let column = format!("{of}{column}");
         format!(
             "CASE WHEN octet_length({column}) > {bytes_max} THEN octet_length({column})
              ELSE {column} END"
         )
     };
     [
-        "seq".to_owned(),
+        format!("{of}seq"),
         bounded("id", SHORT_BYTES_MAX),
         bounded("aggregate_type", NAME_BYTES_MAX),
         bounded("aggregate_id", AGGREGATE_ID_BYTES_MAX),
         bounded("event_type", NAME_BYTES_MAX),
-        "iif(typeof(event_version) = 'integer', event_version, NULL)".to_owned(),
-        format!("iif(octet_length(payload) <= {PAYLOAD_BYTES_MAX}, payload, NULL)"),
-        "octet_length(payload)".to_owned(),
+        format!("iif(typeof({of}event_version) = 'integer', {of}event_version, NULL)"),
+        format!("iif(octet_length({of}payload) <= {PAYLOAD_BYTES_MAX}, {of}payload, NULL)"),
+        format!("octet_length({of}payload)"),
         bounded("content_type", NAME_BYTES_MAX),
         bounded("headers", HEADERS_JSON_BYTES_MAX),
         bounded("topic", NAME_BYTES_MAX),
@@ -275,12 +320,42 @@ fn matches(matching: bool, types: &str) -> String {
     format!(" AND {types} IS NULL")
 }
 
-/// By its id, too: an outbox whose numbers began anew has others at the same place.
+/// Whether a row has a column that is not to be copied.
+fn is_heavy(row: &str) -> String {
+    let heavy = |column: &&str| format!("octet_length({row}.{column}) > {HEAVY_BYTES}");
+    let columns: Vec<_> = EVENT_COLUMNS[1..].iter().map(heavy).collect();
+    format!("(coalesce({}, 0))", columns.join(", 0) OR coalesce("))
+}
+
+/// A column of the row `o`, as it is copied when the row is set aside.
+fn light(column: &str) -> String {
+    format!("iif(octet_length(o.{column}) > {HEAVY_BYTES}, NULL, o.{column})")
+}
+
+/// The row `f`, which is set aside, lacks something that the row `o` has.
+fn were_left() -> String {
+    let lacks = |column: &&str| {
+        format!("octet_length(f.{column}) IS NULL AND octet_length(o.{column}) IS NOT NULL")
+    };
+    EVENT_COLUMNS[1..].iter().map(lacks).collect::<Vec<_>>().join(" OR ")
+}
+
+/// The row `o` is set aside by a pipeline. By its id, too: an outbox whose numbers began anew has
+/// others at the same place.
+fn is_set_aside(failures: &str, by: &str) -> String {
+    let id = light("id");
+    format!("EXISTS (SELECT 1 FROM {failures} AS s WHERE {by} AND s.seq = o.seq AND s.id IS {id})")
+}
+
 fn not_set_aside(failures: &str, pipeline: &str) -> String {
-    format!(
-        "NOT EXISTS (SELECT 1 FROM {failures} AS s
-         WHERE s.pipeline = {pipeline} AND s.seq = o.seq AND s.id IS o.id)"
-    )
+    format!("NOT {}", is_set_aside(failures, &format!("s.pipeline = {pipeline}")))
+}
+
+/// The row `o` was left in the outbox when it was set aside: by this limit, or by a lower one.
+fn is_left(failures: &str, by: &str) -> String {
+    let heavy = is_heavy("o");
+    let lacks = "octet_length(s.payload) IS NULL AND s.state <> 'discarded'";
+    is_set_aside(failures, &format!("{by} AND ({heavy} OR {lacks})"))
 }
 
 /// No blocking row of the same key stands before the row `f`, or it does not care.
@@ -293,16 +368,17 @@ fn nothing_before(failures: &str) -> String {
 }
 
 /// `?1` pipeline, `?2` seq, then state, blocks, due, attempts, kind, error, now: copies a row of
-/// the outbox as it stands, and answers its seq. If it is set aside already, changes why; but
+/// the outbox as it stands, but for heavy columns, and answers its seq. If it is set aside already, changes why; but
 /// never a row with another id, which would be lost, unless it was discarded.
 fn set_aside(outbox: &str, failures: &str, condition: &str) -> String {
     let columns = EVENT_COLUMNS.join(", ");
+    let copied = EVENT_COLUMNS.map(light).join(", ");
     let anew = EVENT_COLUMNS.map(|column| format!("{column} = excluded.{column}")).join(", ");
     format!(
         "INSERT INTO {failures} (pipeline, {columns}, state, blocks, due_at, attempts, kind,
          error, set_aside_at)
-         SELECT ?1, {columns}, ?3, ?4, ?5, coalesce(?6, 0), ?7, ?8, ?9
-         FROM {outbox} WHERE seq = ?2 {condition}
+         SELECT ?1, {copied}, ?3, ?4, ?5, coalesce(?6, 0), ?7, ?8, ?9
+         FROM {outbox} AS o WHERE seq = ?2 {condition}
          ON CONFLICT (pipeline, seq) DO UPDATE SET state = excluded.state,
          blocks = excluded.blocks, due_at = excluded.due_at, attempts = excluded.attempts,
          kind = excluded.kind, error = excluded.error, set_aside_at = excluded.set_aside_at, {anew}

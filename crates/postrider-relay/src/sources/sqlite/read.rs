@@ -134,8 +134,12 @@ impl Look<'_> {
         if self.room.is_full() {
             return Ok(false);
         }
-        let sql = &self.store.sql.set_aside_row;
-        let row = self.store.one(sql, params![self.store.pipeline, seq], decode)?;
+        let Self { store, .. } = *self;
+        let place = params![store.pipeline, seq];
+        let mut row = store.one(&store.sql.set_aside_row, place, decode)?;
+        if row.event.is_err() {
+            row = store.maybe(&store.sql.left_row, place, decode)?.unwrap_or(row);
+        }
         Ok(self.take(Origin::SetAside, row))
     }
 
@@ -183,18 +187,13 @@ impl Look<'_> {
             Progress::Delete | Progress::Mark => &store.sql.unpublished,
         };
         let mut statement = store.conn.prepare_cached(sql)?;
-        let mut rows = match progress {
-            Progress::Cursor => statement.query(params![
-                position,
-                scan_to,
-                sql_limit(limit),
-                store.matching,
-                store.pipeline
-            ])?,
-            Progress::Delete | Progress::Mark => {
-                statement.query(params![position, scan_to, sql_limit(limit), store.matching])?
-            }
-        };
+        let mut rows = statement.query(params![
+            position,
+            scan_to,
+            sql_limit(limit),
+            store.matching,
+            store.pipeline
+        ])?;
         let mut seen = 0;
         while let Some(row) = rows.next()? {
             seen += 1;

@@ -3,6 +3,9 @@
 //! A fresh row leaves the stream (it is marked, deleted, or the cursor moves past it) in the same
 //! transaction in which it is copied to the rows set aside, byte for byte and with whatever
 //! types its columns have. So at any moment an event is in exactly one of the two places.
+//!
+//! A row with a heavy column (see [`queries`](super::queries)) stays in the outbox, and is left out
+//! of what is read for as long as it is set aside.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
@@ -45,10 +48,17 @@ pub(super) fn settle(
             Verdict::Delivered if !row.returned => {}
             Verdict::Delivered => {
                 touched.extend(settle.keys().blocking_key(row.seq)?);
-                store.execute(&store.sql.forget, params![store.pipeline, row.seq])?;
-                if progress == Progress::Mark {
-                    store.execute(&store.sql.mark_again, params![row.seq, now.text])?;
-                }
+                let (sql, pipeline) = (&store.sql, &store.pipeline);
+                match progress {
+                    Progress::Cursor => 0,
+                    Progress::Delete => {
+                        store.execute(&sql.delete_left, params![row.seq, pipeline])?
+                    }
+                    Progress::Mark => {
+                        store.execute(&sql.mark_again, params![row.seq, now.text, pipeline])?
+                    }
+                };
+                store.execute(&sql.forget, params![pipeline, row.seq])?;
             }
             verdict => settle.put_aside(*row, verdict, &mut touched)?,
         }

@@ -19,6 +19,8 @@ pub(super) struct Store {
     pub(super) pipeline: String,
     /// A JSON array of aggregate types; none means all.
     pub(super) matching: Option<String>,
+    /// Other pipelines of this relay, which are to become cursors.
+    pub(super) companions: Vec<String>,
 }
 
 /// The time by SQLite's clock.
@@ -38,6 +40,15 @@ impl Store {
     /// way for want of it.
     pub(super) fn write(&self) -> rusqlite::Result<Transaction<'_>> {
         Transaction::new_unchecked(&self.conn, TransactionBehavior::Immediate)
+    }
+
+    /// A JSON array of aggregate types, empty for all.
+    pub(super) fn types(&self) -> &str {
+        self.matching.as_deref().unwrap_or("[]")
+    }
+
+    pub(super) fn type_names(&self) -> Vec<String> {
+        serde_json::from_str(self.types()).unwrap_or_default()
     }
 
     pub(super) fn keys(&self) -> Keys<'_> {

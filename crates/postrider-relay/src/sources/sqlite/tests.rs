@@ -4,6 +4,8 @@ mod decoding;
 mod opening;
 mod operating;
 mod reading;
+#[cfg(unix)]
+mod replacing;
 mod setting_aside;
 mod switching;
 

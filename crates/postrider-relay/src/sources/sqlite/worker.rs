@@ -23,13 +23,16 @@ use rusqlite::params;
 use tokio::sync::{mpsc, oneshot};
 
 use super::error::{Trouble, source_error};
+use super::files::OpenFiles;
 use super::lock::PipelineLock;
 use super::progress;
 use super::read::{self, Found, Origin};
 use super::settle;
 use super::store::Store;
 use super::window::Window;
-use crate::source::{BatchLimit, Record, Resume, Settled, Settlement, SourceError, Verdict};
+use crate::source::{
+    BatchLimit, Record, Resume, Settled, Settlement, SourceError, SourceErrorKind, Verdict,
+};
 use crate::sources::Progress;
 
 /// How many looks one read may take before it lets other commands in.
@@ -48,7 +51,9 @@ pub(super) enum Command {
     Read(BatchLimit, Answer<Batch>),
     Settle(Vec<Settlement>, Answer<Settled>),
     Survived(Answer<()>),
+    NoteTrouble(Option<String>, Answer<()>),
     Pending(Answer<bool>),
+    GiveBack(Answer<()>),
     Close(Answer<()>),
 }
 
@@ -78,7 +83,10 @@ pub(super) struct Worker {
     /// The position in the database, and when it was last moved without a settlement.
     written: i64,
     passed: Instant,
-    _lock: PipelineLock,
+    /// The start is counted.
+    is_started: bool,
+    lock: PipelineLock,
+    files: OpenFiles,
 }
 
 /// Nothing was there at the last look.
@@ -89,7 +97,12 @@ struct Idle {
 }
 
 impl Worker {
-    pub(super) fn new(store: Store, progress: Progress, lock: PipelineLock) -> Self {
+    pub(super) fn new(
+        store: Store,
+        progress: Progress,
+        lock: PipelineLock,
+        files: OpenFiles,
+    ) -> Self {
         Self {
             store,
             wanted: progress,
@@ -101,7 +114,9 @@ impl Worker {
             started_over: Instant::now(),
             written: 0,
             passed: Instant::now(),
-            _lock: lock,
+            is_started: false,
+            lock,
+            files,
         }
     }
 
@@ -110,13 +125,26 @@ impl Worker {
         while let Some(command) = commands.blocking_recv() {
             // Whoever asked may be gone: then the answer is of no use to anybody.
             match command {
-                Command::Resume(answer) => drop(answer.send(self.resume())),
-                Command::Read(limit, answer) => drop(answer.send(self.read(limit))),
-                Command::Settle(settlements, answer) => {
-                    drop(answer.send(self.settle(&settlements)));
+                Command::Resume(answer) => drop(answer.send(self.guarded(Self::resume))),
+                Command::Read(limit, answer) => {
+                    drop(answer.send(self.guarded(|worker| worker.read(limit))));
                 }
-                Command::Survived(answer) => drop(answer.send(self.survived())),
-                Command::Pending(answer) => drop(answer.send(self.pending())),
+                Command::Settle(settlements, answer) => {
+                    drop(answer.send(self.guarded(|worker| worker.settle(&settlements))));
+                }
+                Command::Survived(answer) => drop(answer.send(self.guarded(Self::survived))),
+                Command::NoteTrouble(trouble, answer) => {
+                    let note = |worker: &mut Self| worker.note_trouble(trouble.as_deref());
+                    drop(answer.send(self.guarded(note)));
+                }
+                Command::Pending(answer) => drop(answer.send(self.guarded(Self::pending))),
+                Command::GiveBack(answer) => {
+                    let given_back = self.not_started();
+                    // The lock is given up before the caller hears that it is.
+                    drop(self);
+                    drop(answer.send(given_back));
+                    return;
+                }
                 Command::Close(answer) => {
                     let closed = self.close();
                     // The lock is given up before the caller hears that it is.
@@ -128,6 +156,26 @@ impl Worker {
         }
     }
 
+    /// Carries out a command if the open files are those at the path. What was done is not
+    /// answered if another database has come there meanwhile; that the files are merely missing is
+    /// told by the next command, because this one is done.
+    fn guarded<T>(
+        &mut self,
+        command: impl FnOnce(&mut Self) -> Result<T, SourceError>,
+    ) -> Result<T, SourceError> {
+        self.check_files()?;
+        let done = command(self);
+        match self.check_files() {
+            Err(error) if error.kind == SourceErrorKind::Lost => Err(error),
+            _ => done,
+        }
+    }
+
+    fn check_files(&self) -> Result<(), SourceError> {
+        self.files.check()?;
+        self.lock.check()
+    }
+
     fn resume(&mut self) -> Result<Resume, SourceError> {
         self.try_resume().map_err(|trouble| trouble.while_doing("read the checkpoint"))
     }
@@ -137,8 +185,11 @@ impl Worker {
         let now = self.store.now()?.text;
         let blocked_keys = self.store.keys().blocked()?;
         let started = &self.store.checkpoints.started;
-        let crashes =
-            self.store.one(started, params![self.store.pipeline, now], |row| row.get(0))?;
+        let (crashes, is_troubled) =
+            self.store.one(started, params![self.store.pipeline, now], |row| {
+                Ok((row.get(0)?, row.get(1)?))
+            })?;
+        self.is_started = true;
         self.progress = start.progress;
         self.catch_up_to = start.catch_up_to;
         self.window = Window::new(start.position);
@@ -146,7 +197,7 @@ impl Worker {
         self.written = start.position;
         self.idle = None;
         self.from_start = true;
-        Ok(Resume { blocked_keys, crashes })
+        Ok(Resume { blocked_keys, crashes, is_troubled })
     }
 
     fn read(&mut self, limit: BatchLimit) -> Result<Batch, SourceError> {
@@ -317,6 +368,28 @@ impl Worker {
         Ok(())
     }
 
+    fn note_trouble(&mut self, trouble: Option<&str>) -> Result<(), SourceError> {
+        let note = || {
+            let now = self.store.now()?.text;
+            let sql = &self.store.checkpoints.trouble;
+            self.store.execute(sql, params![self.store.pipeline, trouble, now])
+        };
+        note().map(drop).map_err(|err| source_error("note the trouble of the sink", err))
+    }
+
+    /// Takes back that the start was counted, if it was.
+    fn not_started(&mut self) -> Result<(), SourceError> {
+        if !self.is_started {
+            return Ok(());
+        }
+        let take_back = || {
+            let now = self.store.now()?.text;
+            let sql = &self.store.checkpoints.not_started;
+            self.store.execute(sql, params![self.store.pipeline, now])
+        };
+        take_back().map(drop).map_err(|err| source_error("write the checkpoint", err))
+    }
+
     fn pending(&mut self) -> Result<bool, SourceError> {
         self.try_pending().map_err(|err| source_error("read the outbox", err))
     }
@@ -331,9 +404,11 @@ impl Worker {
                 params![self.window.position, store.matching, store.pipeline],
                 |row| row.get(0),
             )?,
-            Progress::Delete | Progress::Mark => {
-                store.one(&sql.unpublished_pending, [&store.matching], |row| row.get(0))?
-            }
+            Progress::Delete | Progress::Mark => store.one(
+                &sql.unpublished_pending,
+                params![store.matching, store.pipeline],
+                |row| row.get(0),
+            )?,
         };
         let pending =
             pending || store.one(&sql.set_aside_pending, [&store.pipeline], |row| row.get(0))?;
@@ -347,5 +422,12 @@ impl Worker {
             _ => Ok(()),
         });
         closed.map_err(|err| source_error("write the checkpoint", err))
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // The connection closes after this, and SQLite may remove its log with it.
+        self.lock.forget();
     }
 }

@@ -22,7 +22,7 @@ const TIMEOUT: &str = "8s";
 const WINDOW_EVENTS: usize = 4096;
 
 pub(crate) const CAPABILITIES: TargetCapabilities = TargetCapabilities {
-    ordered_by_key: false,
+    ordered_by_key: true,
     away: Some(FailureKind::Unavailable),
     misbehaviours: &[
         (Behaviour::Hangs, FailureKind::Unavailable),
@@ -31,6 +31,7 @@ pub(crate) const CAPABILITIES: TargetCapabilities = TargetCapabilities {
     refuses: false,
     exactly_once: false,
     any_topic: false,
+    lacks_topics: true,
     body_bytes_max: 1_047_000,
     too_large: Some(1_048_576),
     call_max: Duration::from_secs(10),
@@ -38,8 +39,9 @@ pub(crate) const CAPABILITIES: TargetCapabilities = TargetCapabilities {
 
 /// With transactions.
 pub(crate) const EXACTLY_ONCE: TargetCapabilities = TargetCapabilities {
-    ordered_by_key: true,
     exactly_once: true,
+    // It makes them.
+    lacks_topics: false,
     // Without answers no transaction is committed.
     misbehaviours: &[(Behaviour::Hangs, FailureKind::Unavailable)],
     ..CAPABILITIES
@@ -95,6 +97,10 @@ impl TestTarget for Kafka {
 
     async fn arrivals(&self) -> Vec<Arrival> {
         arrivals(&self.brokers, &self.topic).await
+    }
+
+    async fn unusable_topic(&self) -> String {
+        format!("{}-not-there", self.topic)
     }
 
     async fn behave(&self, behaviour: Behaviour) {

@@ -18,6 +18,7 @@ const CAPABILITIES: TargetCapabilities = TargetCapabilities {
     refuses: false,
     exactly_once: false,
     any_topic: true,
+    lacks_topics: false,
     body_bytes_max: PAYLOAD_BYTES_MAX,
     too_large: None,
     call_max: Duration::from_millis(150),

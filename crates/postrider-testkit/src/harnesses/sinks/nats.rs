@@ -26,6 +26,7 @@ pub(crate) const CAPABILITIES: TargetCapabilities = TargetCapabilities {
     refuses: false,
     exactly_once: true,
     any_topic: false,
+    lacks_topics: true,
     body_bytes_max: 1024 * 1024 - 1024,
     too_large: Some(1024 * 1024),
     call_max: Duration::from_secs(6),
@@ -68,6 +69,10 @@ impl TestTarget for Nats {
         self.stream.read().await.into_iter().map(arrival).collect()
     }
 
+    async fn unusable_topic(&self) -> String {
+        format!("nowhere.{}", self.stream.name)
+    }
+
     async fn behave(&self, behaviour: Behaviour) {
         behave_by_proxy(&self.proxy, behaviour).await;
     }
@@ -93,7 +98,7 @@ pub(crate) fn arrival(read: Read) -> Arrival {
         value.unwrap_or_else(|| panic!("the header {name} is missing")).clone()
     };
     Arrival {
-        id: header("Nats-Msg-Id").parse().expect("an id is a UUID"),
+        id: header("postrider-id").parse().expect("an id is a UUID"),
         event_type: header("postrider-event-type"),
         topic: read.subject.clone(),
         key: header("postrider-key"),

@@ -29,6 +29,7 @@ pub(crate) const CAPABILITIES: TargetCapabilities = TargetCapabilities {
     refuses: true,
     exactly_once: false,
     any_topic: false,
+    lacks_topics: true,
     body_bytes_max: EVENT_BYTES_MAX,
     too_large: Some(EVENT_BYTES_MAX + 1),
     call_max: Duration::from_secs(6),
@@ -63,6 +64,10 @@ impl TestTarget for RabbitMq {
 
     async fn arrivals(&self) -> Vec<Arrival> {
         self.exchange.read().await.into_iter().map(arrival).collect()
+    }
+
+    async fn unusable_topic(&self) -> String {
+        format!("{}-not-there", self.exchange.name)
     }
 
     async fn behave(&self, behaviour: Behaviour) {

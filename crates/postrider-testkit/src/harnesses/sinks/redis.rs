@@ -27,6 +27,7 @@ pub(crate) const CAPABILITIES: TargetCapabilities = TargetCapabilities {
     refuses: false,
     exactly_once: true,
     any_topic: false,
+    lacks_topics: true,
     body_bytes_max: 1024 * 1024,
     too_large: None,
     call_max: Duration::from_secs(6),
@@ -75,6 +76,14 @@ impl TestTarget for Redis {
     async fn arrivals(&self) -> Vec<Arrival> {
         let entries = self.stream.read().await.into_iter();
         entries.map(|entry| arrival(&self.stream.name, entry)).collect()
+    }
+
+    /// A stream that is missing is made, so this is something else.
+    async fn unusable_topic(&self) -> String {
+        let name = format!("{}-text", self.stream.name);
+        let set = crate::servers::redis::run(&shared(), &format!("SET {name} x EX 600")).await;
+        set.expect("a text can be kept");
+        name
     }
 
     async fn behave(&self, behaviour: Behaviour) {

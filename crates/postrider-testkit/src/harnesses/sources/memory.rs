@@ -74,6 +74,10 @@ impl TestOutbox for Memory {
     async fn rows(&self) -> usize {
         usize::try_from(self.outbox.unpublished()).unwrap_or(usize::MAX)
     }
+
+    async fn forget(&self, _: &str) {
+        panic!("an outbox in memory has no checkpoints");
+    }
 }
 
 #[async_trait]

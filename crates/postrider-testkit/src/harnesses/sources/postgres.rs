@@ -23,6 +23,7 @@ use crate::suites::source::{
 use crate::suites::{Backend, Clock};
 
 const OVERSIZE_BYTES: usize = 5_000_000;
+const HUGE_BYTES: usize = 60_000_000;
 
 /// How an outbox is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,6 +169,7 @@ impl TestOutbox for Postgres {
             Tampering::BadHeaders => (5, format!("'{{\"a\": [\"{CANARY}\"]}}'")),
             Tampering::EmptyKey => (1, text("")),
             Tampering::Oversize => (4, format!("repeat('x', {OVERSIZE_BYTES})::bytea")),
+            Tampering::Huge => (4, format!("repeat('x', {HUGE_BYTES})::bytea")),
             other => panic!("PostgreSQL holds no {other:?}"),
         };
         columns[column].1 = value;
@@ -183,8 +185,9 @@ impl TestOutbox for Postgres {
         let number = self.relays.fetch_add(1, Ordering::Relaxed);
         let spec = SourceSpec {
             pipeline: connection.pipeline.to_owned(),
-            mode: self.reading.mode(),
-            progress: self.reading.progress(),
+            mode: connection.progress.map_or(self.reading.mode(), |_| Mode::Poll),
+            progress: connection.progress.unwrap_or(self.reading.progress()),
+            start: connection.start,
             aggregate_types: types.map(ToString::to_string).collect(),
             relay: format!("relay {number}"),
             ..SourceSpec::new(self.database.url())
@@ -210,6 +213,12 @@ impl TestOutbox for Postgres {
         let row = client.query_one("SELECT count(*) FROM outbox", &[]).await;
         let count: i64 = row.expect("rows can be counted").get(0);
         usize::try_from(count).expect("a count is not negative")
+    }
+
+    async fn forget(&self, pipeline: &str) {
+        let client = self.database.connect().await;
+        let forget = "DELETE FROM outbox_checkpoints WHERE pipeline = $1";
+        client.execute(forget, &[&pipeline]).await.expect("a checkpoint can be removed");
     }
 }
 

@@ -23,6 +23,7 @@ use crate::suites::source::{
 use crate::suites::{Backend, Clock};
 
 const OVERSIZE_BYTES: usize = 5_000_000;
+const HUGE_BYTES: usize = 60_000_000;
 
 /// An outbox whose progress is kept in one of the ways.
 pub fn backend(progress: Progress) -> Backend<Subject, OutboxCapabilities> {
@@ -104,6 +105,7 @@ fn insert_bad(path: &Path, aggregate_id: &str, tampering: Tampering) {
         Tampering::NotUtf8Key => (2, not_utf8),
         Tampering::NotUtf8 => (3, not_utf8),
         Tampering::Oversize => (5, "?1".to_owned()),
+        Tampering::Huge => (5, format!("zeroblob({HUGE_BYTES})")),
     };
     columns[column].1 = value;
     let (names, values): (Vec<_>, Vec<_>) = columns.into_iter().unzip();
@@ -140,7 +142,8 @@ impl TestOutbox for Sqlite {
         let types = connection.aggregate_types.iter();
         let spec = SourceSpec {
             pipeline: connection.pipeline.to_owned(),
-            progress: self.progress,
+            progress: connection.progress.unwrap_or(self.progress),
+            start: connection.start,
             aggregate_types: types.map(ToString::to_string).collect(),
             ..SourceSpec::new(self.url())
         };
@@ -164,6 +167,12 @@ impl TestOutbox for Sqlite {
         let count = database.query_row("SELECT count(*) FROM outbox", [], |row| row.get(0));
         let count: i64 = count.expect("rows can be counted");
         usize::try_from(count).expect("a count is not negative")
+    }
+
+    async fn forget(&self, pipeline: &str) {
+        let database = Database::open(self.path()).expect("the database can be opened");
+        let forget = "DELETE FROM outbox_checkpoints WHERE pipeline = ?1";
+        database.execute(forget, [pipeline]).expect("a checkpoint can be removed");
     }
 }
 

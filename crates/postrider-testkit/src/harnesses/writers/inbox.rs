@@ -52,7 +52,7 @@ macro_rules! open_inbox {
             async fn prune(
                 &mut self,
                 consumer: &str,
-                older_than: std::time::SystemTime,
+                older_than: std::time::Duration,
                 limit: u32,
             ) -> Result<u64, WriteError> {
                 Inbox::new().prune(self.tx(), consumer, older_than, limit)$($wait)*

@@ -77,6 +77,7 @@ pub(super) fn backend(name: &str, setting: Setting) -> Backend<Subject, Capabili
     let capabilities = Capabilities {
         refuses_known_ids: setting.layout == Layout::Plain,
         one_statement_per_batch: true,
+        has_clock: true,
         has_log: true,
         loses_commits: setting.transacts && !setting.is_pooled,
     };

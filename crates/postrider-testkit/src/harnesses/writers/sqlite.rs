@@ -31,6 +31,7 @@ const UNMIGRATE: &str = "
 const CAPABILITIES: Capabilities = Capabilities {
     refuses_known_ids: true,
     one_statement_per_batch: false,
+    has_clock: false,
     has_log: false,
     loses_commits: false,
 };

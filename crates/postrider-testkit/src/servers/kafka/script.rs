@@ -8,10 +8,11 @@ use tokio::process::Command;
 use super::server::libraries;
 
 /// What the scripts of Kafka start.
-const PROGRAMS: [(&str, &str); 5] = [
+const PROGRAMS: [(&str, &str); 6] = [
     ("kafka-acls.sh", "org.apache.kafka.tools.AclCommand"),
     ("kafka-configs.sh", "kafka.admin.ConfigCommand"),
     ("kafka-console-producer.sh", "org.apache.kafka.tools.ConsoleProducer"),
+    ("kafka-dump-log.sh", "kafka.tools.DumpLogSegments"),
     ("kafka-log-dirs.sh", "org.apache.kafka.tools.LogDirsCommand"),
     ("kafka-topics.sh", "org.apache.kafka.tools.TopicCommand"),
 ];

@@ -37,10 +37,18 @@ pub struct Options {
     pub limit: Option<Limit>,
     /// The cluster has an identifier that no other one has. Making it takes longer.
     pub own_identifier: bool,
+    /// Where its programs are, if they are not those of the newest version that is installed.
+    pub programs: Option<PathBuf>,
     /// Lines of `postgresql.conf`.
     pub settings: Vec<String>,
     /// How clients prove themselves over TLS. Without it there is no TLS.
     pub tls: Option<Tls>,
+}
+
+impl Options {
+    fn programs(&self) -> PathBuf {
+        self.programs.clone().unwrap_or_else(programs)
+    }
 }
 
 /// A part of the server that has only so many bytes. Only root can have that.
@@ -80,8 +88,8 @@ impl Server {
             Some(Limit::Wal(bytes)) => folder.mount("pg_wal", bytes),
             None => {}
         }
-        if options.own_identifier {
-            make(&folder).await;
+        if options.own_identifier || options.programs.is_some() {
+            make(&folder, &options.programs()).await;
         } else {
             let template = template().await.path().join("data");
             let mut copy = folder.command("cp");
@@ -97,11 +105,20 @@ impl Server {
             let linked = std::os::unix::fs::symlink(target, folder.path().join("data/pg_wal"));
             linked.expect("a link can be made");
         }
+        Self::start_in(folder, options).await
+    }
+
+    /// Starts one whose data is there.
+    pub(super) async fn start_in(folder: Folder, options: Options) -> Self {
         let certificates = options.tls.map(|_| Certificates::make(&folder));
         let mut server = Self { folder, process: None, port: free_port(), options, certificates };
         server.configure();
         server.must_start().await;
         server
+    }
+
+    pub(super) fn options(&self) -> &Options {
+        &self.options
     }
 
     /// The URL of a database.
@@ -158,12 +175,37 @@ impl Server {
         fs::remove_file(self.data().join("postmaster.pid")).expect("a file can be removed");
     }
 
+    /// Kills one of its sessions, as the system does when it is short of memory: the server ends all
+    /// the others, recovers and goes on, without a new start of its main process.
+    pub async fn crash(&self) {
+        const LOST: &str = "SELECT pg_stat_get_bgwriter_stat_reset_time()::text, pg_backend_pid()";
+        let client = self.connect().await;
+        let victim = client.query_one(LOST, &[]).await.expect("the server answers");
+        let (before, pid): (String, i32) = (victim.get(0), victim.get(1));
+        send(pid.cast_unsigned(), Signal::KILL);
+        let started = Instant::now();
+        loop {
+            assert!(started.elapsed() < START_MAX, "no recovery: {}", self.folder.log());
+            sleep(Duration::from_millis(20)).await;
+            let Ok((client, connection)) =
+                tokio_postgres::connect(&self.url("postgres"), tokio_postgres::NoTls).await
+            else {
+                continue;
+            };
+            tokio::spawn(connection);
+            let answer = client.query_one(LOST, &[]).await;
+            if answer.is_ok_and(|row| row.get::<_, String>(0) != before) {
+                return;
+            }
+        }
+    }
+
     /// Starts it again, after it was stopped or has died. The error is what its log says.
     pub async fn start_again(&mut self) -> Result<(), String> {
         if self.process.as_mut().is_some_and(|process| !process.has_ended()) {
             return Ok(());
         }
-        let mut command = self.folder.command(programs().join("postgres"));
+        let mut command = self.folder.command(self.options.programs().join("postgres"));
         command.arg("-D").arg(self.data());
         command.envs(self.options.environment.iter().map(|(name, value)| (name, value)));
         let data = self.data();
@@ -193,20 +235,6 @@ impl Server {
             None => panic!("nothing of this server is limited"),
         };
         self.folder.resize(name, bytes);
-    }
-
-    /// A replica that follows this server by streaming.
-    pub async fn standby(&self) -> Self {
-        let folder = Folder::new("standby");
-        let mut copy = folder.command(programs().join("pg_basebackup"));
-        copy.args(["--write-recovery-conf", "--checkpoint=fast", "--no-sync", "--pgdata=data"]);
-        copy.arg(format!("--dbname={}", self.url("postgres")));
-        folder.run(copy).await;
-        let (port, options) = (free_port(), Options::default());
-        let mut server = Self { folder, process: None, port, options, certificates: None };
-        server.configure();
-        server.must_start().await;
-        server
     }
 
     pub(super) fn data(&self) -> PathBuf {
@@ -241,16 +269,16 @@ async fn template() -> &'static Folder {
     TEMPLATE
         .get_or_init(|| async {
             let folder = Folder::new("template");
-            make(&folder).await;
+            make(&folder, &programs()).await;
             folder
         })
         .await
 }
 
 /// Makes the data of a server.
-async fn make(folder: &Folder) {
+async fn make(folder: &Folder, programs: &Path) {
     folder.write("password", PASSWORD);
-    let mut initdb = folder.command(programs().join("initdb"));
+    let mut initdb = folder.command(programs.join("initdb"));
     initdb.args(["--pgdata=data", "--pwfile=password", "--no-sync", "--encoding=UTF8"]);
     initdb.args(["--locale=C.UTF-8", "--auth=scram-sha-256"]);
     initdb.arg(format!("--username={USER}"));

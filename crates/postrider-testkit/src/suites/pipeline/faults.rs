@@ -11,6 +11,7 @@ use postrider_relay::source::{
 };
 use tokio::sync::Notify;
 use tokio::time::Instant;
+use uuid::Uuid;
 
 use crate::suites::numbered;
 
@@ -50,6 +51,8 @@ pub(super) enum Fate {
     Publish,
     /// It does not.
     Refuse(SinkError),
+    /// It does not, and neither does whatever is in the call with it.
+    RefuseCall(SinkError),
     /// It does, and the answer is this error.
     LoseAnswer(SinkError),
     /// It does, and there is no answer for it.
@@ -190,6 +193,10 @@ impl Source for FaultySource {
         self.inner.survived().await
     }
 
+    async fn note_trouble(&self, trouble: Option<&str>) -> Result<(), SourceError> {
+        self.inner.note_trouble(trouble).await
+    }
+
     async fn pending(&self) -> Result<bool, SourceError> {
         self.inner.pending().await
     }
@@ -222,6 +229,14 @@ impl Sink for FaultySink {
         self.inner.check().await
     }
 
+    fn follows_settlements(&self) -> bool {
+        self.inner.follows_settlements()
+    }
+
+    fn settled(&self, delivered: &[Uuid], set_aside: &[Uuid]) {
+        self.inner.settled(delivered, set_aside);
+    }
+
     fn allow_until(&self, until: Option<Instant>) {
         self.inner.allow_until(until);
     }
@@ -229,6 +244,14 @@ impl Sink for FaultySink {
     async fn publish(&self, messages: &[Message]) -> Vec<Result<(), SinkError>> {
         self.faults.call().await;
         let fates = self.fates(messages);
+        let to_blame = |fate: &Fate| match fate {
+            Fate::RefuseCall(error) => Some(error.clone()),
+            _ => None,
+        };
+        if let Some(error) = fates.iter().find_map(to_blame) {
+            let in_company = messages.len() > 1;
+            return vec![Err(error.with_company(in_company)); messages.len()];
+        }
         let is_published =
             |fate: &Fate| matches!(fate, Fate::Publish | Fate::LoseAnswer(_) | Fate::ForgetAnswer);
         let published: Vec<_> = messages
@@ -245,6 +268,7 @@ impl Sink for FaultySink {
             let answer = if is_published(&fate) { answers.next() } else { None };
             match fate {
                 Fate::Publish => results.extend(answer),
+                Fate::RefuseCall(_) => unreachable!("it is the answer to the whole call"),
                 Fate::Refuse(error) | Fate::LoseAnswer(error) => results.push(Err(error)),
                 Fate::ForgetAnswer => {}
                 Fate::Hang => std::future::pending().await,
@@ -272,7 +296,7 @@ impl FaultySink {
                 None => self.faults.offer(message),
             };
             match &fate {
-                Fate::Publish | Fate::ForgetAnswer => {}
+                Fate::Publish | Fate::ForgetAnswer | Fate::RefuseCall(_) => {}
                 Fate::Refuse(error) | Fate::LoseAnswer(error) => {
                     failed.insert(key, Fate::Refuse(error.clone()));
                 }

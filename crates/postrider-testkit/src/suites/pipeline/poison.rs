@@ -16,6 +16,7 @@ pub(super) fn cases() -> Vec<Case<Subject, RouteCapabilities>> {
     vec![
         case!(a_bad_event_holds_up_its_own_key_only),
         case!(with_skip_a_bad_event_holds_up_nothing),
+        case!(an_event_that_a_whole_call_is_refused_for_is_found),
         case!(a_failing_event_is_parked_after_its_attempts),
         case!(an_event_that_fails_at_first_keeps_its_place),
         case!(answers_that_differ_within_a_call_keep_every_key_in_order),
@@ -81,6 +82,29 @@ async fn with_skip_a_bad_event_holds_up_nothing(routes: Subject) {
     assert!(matches!(route.run(&faults, skip).await, Ended::Drained(_)));
     let arrived = route.arrived().await;
     assert_eq!((arrived.len(), arrived.last()), (15, Some(&4)), "it has left the order");
+}
+
+/// G-03, G-04, G-05: nothing is counted against those that were refused with it.
+async fn an_event_that_a_whole_call_is_refused_for_is_found(routes: Subject) {
+    let route = routes.fresh().await;
+    route.outbox.write(&spread(KEYS, 1..101)).await;
+    let faults = Faults::deciding(|offer| match offer.number {
+        40 => Fate::RefuseCall(SinkError::new(FailureKind::Rejected, "this event is bad")),
+        _ => Fate::Publish,
+    });
+    let totals = route.drain(&faults).await;
+    assert_eq!(totals.parked, 1);
+    let letters = route.letters().await;
+    assert_eq!((letters.len(), letters[0].attempts), (1, 1));
+    assert_eq!(letters[0].error, "this event is bad");
+    let waiting: Vec<u32> = (40..101).step_by(KEYS as usize).collect();
+    route.check(KEYS, 1..101, &waiting, 0).await;
+    let offers = faults.offers().len();
+    assert!(offers < 1000, "{offers} messages were sent for 100 events");
+    faults.heal();
+    assert_eq!(route.retry().await, 1);
+    route.drain(&faults).await;
+    route.check(KEYS, 1..101, &[], 0).await;
 }
 
 /// G-05.

@@ -124,6 +124,11 @@ impl Running {
         drop(seen.expect("the pipeline runs"));
     }
 
+    /// Whether it has ended.
+    pub(super) fn is_over(&self) -> bool {
+        self.task.is_finished()
+    }
+
     /// How it ends after a stop, or by itself.
     pub(super) async fn end(self) -> Result<Totals, PipelineError> {
         let ended = within("the pipeline ends", self.task).await;

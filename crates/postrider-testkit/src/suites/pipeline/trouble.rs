@@ -251,10 +251,14 @@ async fn a_misconfigured_sink_stops_only_its_own_pipeline(routes: Subject) {
     assert!(outcomes[1].result.is_ok(), "{:?}", outcomes[1].result);
     good.check(3, 1..11, &[], 0).await;
     assert!(bad.parked().await.is_empty());
+    let trouble = bad.status().await.trouble.expect("why it stopped is noted");
+    assert_eq!(trouble.why, "the sink is in trouble");
+    assert_eq!(good.status().await.trouble, None);
     // An operator has acted.
     faults.heal();
     bad.drain(&faults).await;
     bad.check(3, 1..11, &[], 0).await;
+    assert_eq!(bad.status().await.trouble, None);
 }
 
 /// G-05.

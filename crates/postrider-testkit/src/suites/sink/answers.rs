@@ -1,6 +1,9 @@
 //! One answer for each message, and `Ok` only for what is kept.
 
 use futures_util::future::join_all;
+use postrider_relay::replay;
+use postrider_relay::sink::Message;
+use uuid::Uuid;
 
 use super::{Behaviour, Subject, TargetCapabilities, connect, ids, message, messages};
 use crate::case;
@@ -20,6 +23,7 @@ pub(super) fn cases() -> Vec<Case<Subject, TargetCapabilities>> {
         case!(a_refused_message_says_nothing_about_others)
             .needing(|can| can.refuses, "the target takes every message"),
         case!(a_message_that_comes_twice_is_the_same),
+        case!(a_replay_is_stored_although_the_id_was_seen),
     ]
 }
 
@@ -125,4 +129,26 @@ async fn a_message_that_comes_twice_is_the_same(target: Subject) {
     assert_eq!(arrivals.len(), expected);
     let parts = |index: usize| (arrivals[index].id, arrivals[index].body.clone());
     assert_eq!(parts(0), parts(expected - 1));
+}
+
+/// G-04: what the sink remembers is in no replay's way, and holds within each of them.
+async fn a_replay_is_stored_although_the_id_was_seen(target: Subject) {
+    let sink = connect(&target).await;
+    let deduplicates = sink.capabilities().deduplicates;
+    let sent = messages(&target, events("a", 1..3));
+    let mut expected = Vec::new();
+    for run in [None, Some(Uuid::from_u128(1)), Some(Uuid::from_u128(2))] {
+        let message = |message: &Message| match run {
+            Some(run) => replay::message(message.clone(), run),
+            None => message.clone(),
+        };
+        // Each is tried again, as after an answer that was lost.
+        for _ in 0..2 {
+            for message in sent.iter().map(message) {
+                assert_eq!(sink.publish(&[message]).await, [Ok(())]);
+            }
+        }
+        expected.extend(if deduplicates { vec![1, 2] } else { vec![1, 2, 1, 2] });
+    }
+    assert_eq!(ids(&target.arrivals().await), expected);
 }

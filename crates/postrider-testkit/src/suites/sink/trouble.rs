@@ -17,6 +17,8 @@ pub(super) fn cases() -> Vec<Case<Subject, TargetCapabilities>> {
         case!(a_target_that_comes_back_is_used_again)
             .needing(can_be_away, "the target cannot be taken away"),
         case!(each_misbehaviour_has_its_kind).needing(misbehaves, "the target only works"),
+        case!(an_unusable_topic_is_told_from_others)
+            .needing(|can| can.lacks_topics, "every topic can be used"),
         case!(a_pause_that_is_asked_for_is_passed_on).needing(misbehaves, "the target only works"),
         case!(errors_show_nothing_of_the_event).needing(misbehaves, "the target only works"),
         case!(a_sink_goes_on_after_trouble).needing(misbehaves, "the target only works"),
@@ -81,6 +83,31 @@ async fn each_misbehaviour_has_its_kind(target: Subject) {
         let error = failing(&target, *behaviour, false).await;
         assert_eq!(error.kind, *kind, "{behaviour:?}: {error}");
     }
+}
+
+/// G-05: in one call, the topics of other keys are used.
+async fn an_unusable_topic_is_told_from_others(target: Subject) {
+    let sink = connect(&target).await;
+    let topic = target.unusable_topic().await;
+    let mut sent = messages(&target, spread(5, 1..11));
+    // Of two keys the first event, of another one the second.
+    for index in [0, 1, 7] {
+        sent[index].topic.clone_from(&topic);
+    }
+    let answers = within("a call", sink.publish(&sent)).await;
+    for (index, answer) in answers.iter().enumerate() {
+        match (index, answer) {
+            (0 | 1 | 7, Err(error)) => {
+                assert_eq!(error.kind, FailureKind::Misconfigured, "{error}");
+                assert!(error.about_topic && error.message.contains(&topic), "{error}");
+            }
+            // Behind one of its key, where that is kept in order.
+            (5 | 6, answer) if sink.capabilities().ordered_by_key => assert!(answer.is_err()),
+            (_, answer) => assert_eq!(answer, &Ok(()), "{index}"),
+        }
+    }
+    let arrived = target.arrivals().await.len();
+    assert_eq!(arrived, answers.iter().filter(|answer| answer.is_ok()).count());
 }
 
 async fn a_pause_that_is_asked_for_is_passed_on(target: Subject) {

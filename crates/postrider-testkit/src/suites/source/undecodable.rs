@@ -6,8 +6,8 @@ use postrider_relay::source::{Record, Undecodable, Verdict};
 use super::reader::{Reader, parked};
 use super::{CANARY, OutboxCapabilities, Subject, Tampering};
 use crate::case;
-use crate::suites::Case;
 use crate::suites::numbered::{event, key, numbers};
+use crate::suites::{Case, process};
 
 pub(super) fn cases() -> Vec<Case<Subject, OutboxCapabilities>> {
     vec![
@@ -17,7 +17,17 @@ pub(super) fn cases() -> Vec<Case<Subject, OutboxCapabilities>> {
         case!(a_released_row_that_is_no_event_comes_back),
         case!(a_row_that_is_no_event_can_be_retried_and_discarded),
         case!(nothing_of_the_row_shows_in_messages),
+        case!(an_event_over_the_limit_is_parked_without_being_read)
+            .needing(holds_oversize, "it holds no such row")
+            .alone(),
     ]
+}
+
+/// How much more memory a row of 60 MB may take than none.
+const HUGE_ROW_BYTES_MAX: usize = 32 << 20;
+
+fn holds_oversize(can: &OutboxCapabilities) -> bool {
+    can.tamperings.contains(&Tampering::Oversize)
 }
 
 fn bad(record: &Record) -> &Undecodable {
@@ -136,4 +146,47 @@ async fn nothing_of_the_row_shows_in_messages(outbox: Subject) {
         let reason = &bad(&record).reason;
         assert!(!reason.contains(CANARY), "{reason}");
     }
+}
+
+/// G-07: it is found, parked, retried and discarded within the memory that any event may take.
+async fn an_event_over_the_limit_is_parked_without_being_read(outbox: Subject) {
+    let reader = Reader::start(&*outbox).await;
+    outbox.write(&[event("a", 1)]).await;
+    let first = reader.read(1).await;
+    reader.deliver(&first).await;
+    outbox.tamper("bad", Tampering::Huge).await;
+    outbox.write(&[event("bad", 2), event("a", 3)]).await;
+    process::forget_peak();
+    let before = process::peak_bytes();
+
+    let read = reader.read(3).await;
+    let reason = &bad(&read[0]).reason;
+    assert!(reason.starts_with("payload has 60000000 bytes, the limit is 1048576"), "{reason}");
+    let settlements =
+        [(&read[0], parked(1)), (&read[1], Verdict::Queued), (&read[2], Verdict::Delivered)];
+    reader.settle(&settlements).await;
+    reader.expect_nothing("one is parked, one waits behind it").await;
+    assert!(!reader.pending().await);
+    reader.kill();
+
+    let reader = Reader::start(&*outbox).await;
+    reader.expect_nothing("it is not read again").await;
+    assert_eq!(reader.blocked_at_start(), ["bad"]);
+    let admin = outbox.admin().await;
+    let letters = admin.dead_letters(&Selection::default(), None, 100).await;
+    assert_eq!(letters.expect("dead letters can be listed").len(), 1);
+    let retried = admin.retry(&Selection::default()).await;
+    assert_eq!(retried.expect("dead letters can be retried"), 1);
+    let read = reader.read(2).await;
+    assert_eq!(&bad(&read[0]).reason, reason, "it is looked at where it is");
+    reader.settle(&[(&read[0], parked(2)), (&read[1], Verdict::Queued)]).await;
+    let discarded = admin.discard(&Selection::default()).await;
+    assert_eq!(discarded.expect("dead letters can be discarded"), 1);
+    assert_eq!(reader.drain().await, [2]);
+    reader.kill();
+    let reader = Reader::start(&*outbox).await;
+    reader.expect_nothing("it was discarded").await;
+
+    let grown = process::peak_bytes().saturating_sub(before);
+    assert!(grown < HUGE_ROW_BYTES_MAX, "a row of 60 MB took {} MiB", grown >> 20);
 }

@@ -1,7 +1,7 @@
 //! Roles with no more rights than their work needs.
 
 use super::dollar_quote;
-use crate::schema::{TABLE_NAME_BYTES_MAX, TableName, literal, with_names};
+use crate::schema::{TABLE_NAME_BYTES_MAX, TableName, postgres_literal, with_names};
 
 const ROLES: &str = include_str!("../../../migrations/postgres/roles.sql");
 
@@ -16,7 +16,7 @@ pub fn roles(outbox: &TableName, prefix: &RolePrefix) -> String {
     for role in ["writer", "consumer", "relay", "reader"] {
         let name = prefix.0.with_suffix(&format!("_{role}"));
         sql = sql.replace(&format!("{{{role}}}"), &guarded(&name.quoted()));
-        sql = sql.replace(&format!("{{'{role}'}}"), &guarded(&literal(name.as_str())));
+        sql = sql.replace(&format!("{{'{role}'}}"), &guarded(&postgres_literal(name.as_str())));
     }
     with_names(&sql, outbox).replace(GUARD, "")
 }

@@ -3,7 +3,9 @@
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, GenericClient, IsolationLevel};
 
-use super::{LOCK_KEY, Layout, first_partitions, ledger, migrations, step};
+use super::{
+    LOCK_KEY, Layout, Replicated, first_partitions, ledger, migrations, replicated_sql, step,
+};
 use crate::schema::{Applied, MIGRATIONS_TABLE, Migration, SchemaError, Status, TableName};
 
 /// Brings the tables of an outbox up to date and gives back what was applied, in order.
@@ -49,6 +51,28 @@ pub async fn migrate(
     }
     tx.commit().await?;
     Ok(pending)
+}
+
+/// Changes what becomes of rows that logical replication brings into an outbox that was migrated.
+///
+/// # Errors
+///
+/// Refuses a table that is not of our making.
+pub async fn set_replicated(
+    client: &mut Client,
+    outbox: &TableName,
+    replicated: Replicated,
+) -> Result<(), SchemaError> {
+    let tx = client.build_transaction().isolation_level(IsolationLevel::ReadCommitted);
+    let tx = tx.start().await?;
+    tx.batch_execute(&format!("SELECT pg_advisory_xact_lock({LOCK_KEY}); {STAY_IN_SCHEMA}"))
+        .await?;
+    let state = State::read(&tx, outbox).await?;
+    if state.layout == Some(Layout::Existing) {
+        return Err(SchemaError::NotOurs { table: outbox.clone() });
+    }
+    tx.batch_execute(&replicated_sql(outbox, replicated)).await?;
+    Ok(tx.commit().await?)
 }
 
 /// The migrations that the tables of an outbox still lack, in order. Changes nothing.

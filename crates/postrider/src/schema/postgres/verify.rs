@@ -119,7 +119,10 @@ UNION ALL
 SELECT 'constraint', t.name, c.conname::text, pg_get_constraintdef(c.oid, true)
 FROM tables AS t JOIN pg_constraint AS c ON c.conrelid = t.oid AND c.contype IN ('c', 'f', 'x')
 UNION ALL
-SELECT 'trigger', t.name, g.tgname::text, pg_get_triggerdef(g.oid, true)
+SELECT 'trigger', t.name, g.tgname::text, concat_ws(', ',
+    -- What becomes of replicated rows is the operator's choice.
+    regexp_replace(pg_get_triggerdef(g.oid, true), '[(]''(deliver|ignore)''[)]$', '()'),
+    CASE g.tgenabled WHEN 'R' THEN 'ENABLE REPLICA' WHEN 'A' THEN 'ENABLE ALWAYS' WHEN 'D' THEN 'DISABLE' END)
 FROM tables AS t JOIN pg_trigger AS g ON g.tgrelid = t.oid AND NOT g.tgisinternal AND g.tgparentid = 0
 UNION ALL
 SELECT 'rule', t.name, r.rulename::text, pg_get_ruledef(r.oid, true)

@@ -223,7 +223,7 @@ mod tests {
         let message = migrate(&mut conn, &outbox).unwrap_err().to_string();
         assert_eq!(
             message,
-            "the schema of outbox is at version 99 and this build knows up to 1; upgrade postrider"
+            "the schema of outbox is at version 99 and this build knows up to 3; upgrade postrider"
         );
     }
 

@@ -1,6 +1,6 @@
 //! The inbox's side of both transactions.
 
-use std::time::SystemTime;
+use std::time::Duration;
 
 use uuid::Uuid;
 
@@ -57,7 +57,7 @@ impl InboxTransaction for MemoryTransaction {
     fn prune(
         &mut self,
         consumer: &str,
-        older_than: SystemTime,
+        older_than: Duration,
         limit: u32,
     ) -> Result<u64, WriteError> {
         self.0.run(|statement| Ok(statement.prune(consumer, older_than, limit)))
@@ -107,7 +107,7 @@ impl InboxTransaction for AsyncMemoryTransaction {
     fn prune<'t>(
         &'t mut self,
         consumer: &'t str,
-        older_than: SystemTime,
+        older_than: Duration,
         limit: u32,
     ) -> Answer<'t, u64> {
         self.0.awaited(move |statement| Ok(statement.prune(consumer, older_than, limit)))

@@ -1,7 +1,7 @@
 //! The statements of a transaction. Each looks at its rows first, and writes when all are free.
 
 use std::collections::{BTreeSet, HashSet};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use uuid::Uuid;
 
@@ -125,7 +125,9 @@ impl Statement<'_> {
     }
 
     /// Claims that another transaction is about to change are left alone.
-    pub(super) fn prune(&mut self, consumer: &str, older_than: SystemTime, limit: u32) -> u64 {
+    pub(super) fn prune(&mut self, consumer: &str, older_than: Duration, limit: u32) -> u64 {
+        let made_before =
+            SystemTime::now().checked_sub(older_than).unwrap_or(SystemTime::UNIX_EPOCH);
         let own = self.own.claims.iter().filter_map(|(consumed, at)| Some((consumed, (*at)?)));
         let committed = self.state.tables.claims.iter().map(|(consumed, at)| (consumed, *at));
         let untouched = committed.filter(|(consumed, _)| !self.own.claims.contains_key(*consumed));
@@ -133,7 +135,7 @@ impl Statement<'_> {
             .chain(untouched)
             .filter(|(consumed, at)| {
                 consumed.0 == consumer
-                    && *at < older_than
+                    && *at < made_before
                     && self.free(&claim_row(&consumed.0, consumed.1)).is_ok()
             })
             .map(|(consumed, at)| (at, consumed.clone()))

@@ -16,6 +16,7 @@ fn pipeline(name: &str, age_ms: u64, parked: u64) -> PipelineStatus {
         deferred: 0,
         blocked_keys: 0,
         last_settled_at: None,
+        trouble: None,
         leases: Vec::new(),
         slot: None,
         paused: None,
@@ -24,7 +25,14 @@ fn pipeline(name: &str, age_ms: u64, parked: u64) -> PipelineStatus {
 }
 
 fn status(pipelines: Vec<PipelineStatus>) -> OutboxStatus {
-    OutboxStatus { database: "postgres", table: "outbox".into(), written: None, pipelines }
+    let unmatched = Default::default();
+    OutboxStatus {
+        database: "postgres",
+        table: "outbox".into(),
+        written: None,
+        pipelines,
+        unmatched,
+    }
 }
 
 fn slot(state: SlotState, retained: u64) -> SlotStatus {

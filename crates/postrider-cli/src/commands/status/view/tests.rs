@@ -15,13 +15,21 @@ pub(in super::super) fn status() -> OutboxStatus {
         deferred: 4,
         blocked_keys: 1,
         last_settled_at: Some(SystemTime::UNIX_EPOCH),
+        trouble: None,
         leases: Vec::new(),
         slot: None,
         paused: None,
         paused_keys: Default::default(),
     };
     let pipelines = vec![orders, pipeline("audit")];
-    OutboxStatus { database: "sqlite", table: "outbox".into(), written: Some(7), pipelines }
+    let unmatched = Default::default();
+    OutboxStatus {
+        database: "sqlite",
+        table: "outbox".into(),
+        written: Some(7),
+        pipelines,
+        unmatched,
+    }
 }
 
 /// A pipeline that never ran, at which nothing is wrong.
@@ -36,6 +44,7 @@ pub(in super::super) fn pipeline(name: &str) -> PipelineStatus {
         deferred: 0,
         blocked_keys: 0,
         last_settled_at: None,
+        trouble: None,
         leases: Vec::new(),
         slot: None,
         paused: None,
@@ -58,7 +67,7 @@ fn the_json_has_a_fixed_form() {
     let json = serde_json::to_string(&shown(&status()).to_object()).unwrap();
     assert_eq!(
         json,
-        r#"{"database":"sqlite","table":"outbox","unpublished":100000,"unpublished_is_capped":true,"parked":2,"parked_is_capped":false,"pipelines":[{"name":"orders","progress":"cursor","unpublished":100000,"unpublished_is_capped":true,"oldest_unpublished_age_seconds":61.5,"parked":2,"parked_is_capped":false,"queued":3,"queued_is_capped":false,"deferred":4,"deferred_is_capped":false,"blocked_keys":1,"blocked_keys_is_capped":false,"last_settled_at":"1970-01-01T00:00:00.000Z","verdict":"warn","reasons":[{"code":"late","level":"warn","what":"at least 100000 events wait, the oldest for 1m 1s","command":null},{"code":"parked","level":"warn","what":"2 events are parked; 1 key is blocked, with 3 events behind","command":"postrider dlq list --pipeline orders --from sqlite:a.db"}]},{"name":"audit","progress":null,"unpublished":0,"unpublished_is_capped":false,"oldest_unpublished_age_seconds":null,"parked":0,"parked_is_capped":false,"queued":0,"queued_is_capped":false,"deferred":0,"deferred_is_capped":false,"blocked_keys":0,"blocked_keys_is_capped":false,"last_settled_at":null,"verdict":"ok","reasons":[]}],"verdict":"warn"}"#
+        r#"{"database":"sqlite","table":"outbox","unpublished":100000,"unpublished_is_capped":true,"parked":2,"parked_is_capped":false,"pipelines":[{"name":"orders","progress":"cursor","unpublished":100000,"unpublished_is_capped":true,"oldest_unpublished_age_seconds":61.5,"parked":2,"parked_is_capped":false,"queued":3,"queued_is_capped":false,"deferred":4,"deferred_is_capped":false,"blocked_keys":1,"blocked_keys_is_capped":false,"last_settled_at":"1970-01-01T00:00:00.000Z","verdict":"warn","reasons":[{"code":"late","level":"warn","what":"at least 100000 events wait, the oldest for 1m 1s","command":null},{"code":"parked","level":"warn","what":"2 events are parked; 1 key is blocked, with 3 events behind","command":"postrider dlq list --pipeline orders --from sqlite:a.db"}]},{"name":"audit","progress":null,"unpublished":0,"unpublished_is_capped":false,"oldest_unpublished_age_seconds":null,"parked":0,"parked_is_capped":false,"queued":0,"queued_is_capped":false,"deferred":0,"deferred_is_capped":false,"blocked_keys":0,"blocked_keys_is_capped":false,"last_settled_at":null,"verdict":"ok","reasons":[]}],"unmatched":0,"unmatched_aggregate_types":[],"verdict":"warn"}"#
     );
 }
 
@@ -154,7 +163,25 @@ fn what_is_green_is_shown_without_a_word() {
     let text = shown(&status).to_text();
     assert!(text.ends_with("never\n"), "{text}");
     let json = serde_json::to_string(&shown(&status).to_object()).unwrap();
-    assert!(json.ends_with(r#""verdict":"ok","reasons":[]}],"verdict":"ok"}"#), "{json}");
+    let end = r#""reasons":[]}],"unmatched":0,"unmatched_aggregate_types":[],"verdict":"ok"}"#;
+    assert!(json.ends_with(end), "{json}");
+}
+
+#[test]
+fn events_that_no_pipeline_matches_are_shown() {
+    let aggregate_types = vec!["Invoice".to_owned(), "Refund".to_owned()];
+    let unmatched = Unmatched { events: 5, aggregate_types };
+    let status = OutboxStatus { unmatched, ..status() };
+    let text = shown(&status).to_text();
+    let expected = "
+WARN  5 events are of aggregate types that no pipeline matches: Invoice, Refund
+      help: add the types to `match` of a pipeline, or remove the events: postrider prune \
+      --unmatched --from sqlite:a.db
+";
+    assert!(text.ends_with(&expected.replace("prune       --", "prune --")), "{text}");
+    let json = serde_json::to_string(&shown(&status).to_object()).unwrap();
+    let expected = r#""unmatched":5,"unmatched_aggregate_types":["Invoice","Refund"],"#;
+    assert!(json.contains(expected), "{json}");
 }
 
 #[test]

@@ -34,7 +34,7 @@ impl Queued {
         // Nothing of a key may follow what was left out of it.
         let mut stopped = HashSet::new();
         for (index, message) in messages.iter().enumerate() {
-            let queued = if is_published(&message.event.id()) {
+            let queued = if is_published(&message.deduplication_id) {
                 call.answer(index, None);
                 Ok(())
             } else if stopped.contains(message.event.key()) {
@@ -43,7 +43,7 @@ impl Queued {
                 Err(error.clone())
             } else {
                 let queued = sink.send(producer, &call, index, message);
-                sent.extend(queued.is_ok().then(|| message.event.id()));
+                sent.extend(queued.is_ok().then_some(message.deduplication_id));
                 queued
             };
             if queued.is_err() {

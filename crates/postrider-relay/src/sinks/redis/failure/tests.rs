@@ -36,6 +36,9 @@ fn each_code_has_its_kind() {
         assert!(error.message.contains(advice), "{error}");
         assert!(error.message.contains("h:6379"), "{error}");
         assert!(!error.message.contains("canary"), "{error}");
+        let of_stream = ["NOPERM", "ERR The user", "WRONGTYPE", "NOSTREAM"];
+        let is_of_stream = of_stream.iter().any(|code| said.starts_with(code));
+        assert_eq!(error.about_topic, is_of_stream, "{error}");
     }
 }
 

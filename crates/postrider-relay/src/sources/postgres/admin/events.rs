@@ -106,7 +106,9 @@ impl Events for PostgresAdmin {
         ];
         let rows = self.connection.query(&self.events.fates, &params).await;
         let fate = |row: &Row| {
-            Ok((row.try_get(0)?, Fate::of(row.try_get(1)?, row.try_get(2)?, row.try_get(3)?)))
+            let (is_its_own, is_settled) = (row.try_get(2)?, row.try_get(3)?);
+            let fate = Fate::of(row.try_get(1)?, is_its_own, is_settled, row.try_get(4)?);
+            Ok((row.try_get(0)?, fate))
         };
         let fates = rows.and_then(|rows| rows.iter().map(fate).collect());
         fates.map_err(|trouble: Trouble| trouble.while_doing("look for events"))

@@ -10,7 +10,7 @@ use tokio_postgres::types::Type;
 use super::super::connection::{Connection, Param, Transaction};
 use super::super::error::Trouble;
 use super::super::queries::{AdminQueries, FEW_ROWS, ONE_SNAPSHOT, Shown, WRITTEN};
-use crate::admin::{COUNT_MAX, LeaseStatus, OutboxStatus, PipelineStatus};
+use crate::admin::{COUNT_MAX, LeaseStatus, OutboxStatus, PipelineStatus, SinkTrouble, Unmatched};
 use crate::sources::{Progress, Shard};
 
 const MAX: i64 = COUNT_MAX as i64;
@@ -34,9 +34,39 @@ pub(super) async fn status(
     if pipelines.is_empty() {
         pipelines.push(pipeline_status(&mut tx, sql, &[]).await?);
     }
+    let unmatched = unmatched(&mut tx, sql, &checkpoints).await?;
     let written = written(&tx.query(WRITTEN, &[(&outbox.quoted(), Type::TEXT)]).await?)?;
     tx.commit().await?;
-    Ok(OutboxStatus { database: "postgres", table: outbox.to_string(), written, pipelines })
+    let (database, table) = ("postgres", outbox.to_string());
+    Ok(OutboxStatus { database, table, written, pipelines, unmatched })
+}
+
+/// Events that no pipeline matches. As long as it is not known of one what it matches, or one
+/// matches everything, there are none.
+async fn unmatched(
+    tx: &mut Transaction<'_>,
+    sql: &AdminQueries,
+    checkpoints: &[Checkpoint],
+) -> Result<Unmatched, Trouble> {
+    let mut types = Vec::new();
+    for checkpoint in checkpoints {
+        match checkpoint.aggregate_types.as_deref().filter(|types| !types.is_empty()) {
+            Some(matched) => types.extend_from_slice(matched),
+            None => return Ok(Unmatched::default()),
+        }
+    }
+    if types.is_empty() {
+        return Ok(Unmatched::default());
+    }
+    let half = MAX / 2;
+    let params: [Param<'_>; 2] = [(&half, Type::INT8), (&types, Type::TEXT_ARRAY)];
+    let rows = tx.query(&sql.unmatched, &params).await?;
+    let found = |row: &Row| {
+        let count: i64 = row.try_get(1)?;
+        Ok((row.try_get(0)?, u64::try_from(count).unwrap_or(0)))
+    };
+    let found = rows.iter().map(found).collect::<Result<Vec<_>, tokio_postgres::Error>>()?;
+    Ok(Unmatched::of(found))
 }
 
 /// The progress of a pipeline in one shard.
@@ -51,6 +81,9 @@ pub(super) struct Checkpoint {
     /// The same of the tick, if one is under way.
     tick: Option<Tick>,
     beyond: String,
+    trouble: Option<SinkTrouble>,
+    /// What it matches, if that is known; none means all.
+    aggregate_types: Option<Vec<String>>,
 }
 
 struct Tick {
@@ -82,8 +115,16 @@ impl Checkpoint {
             base: (row.try_get(5)?, row.try_get(6)?),
             tick,
             beyond: row.try_get(12)?,
+            trouble: trouble(row)?,
+            aggregate_types: row.try_get(15)?,
         })
     }
+}
+
+/// What is wrong with the sink of a shard, if a relay has noted it.
+fn trouble(row: &Row) -> Result<Option<SinkTrouble>, tokio_postgres::Error> {
+    let (why, since): (Option<String>, Option<SystemTime>) = (row.try_get(13)?, row.try_get(14)?);
+    Ok(why.zip(since).map(|(why, since)| SinkTrouble { why, since }))
 }
 
 /// The status of the pipeline that these are the shards of; of one that never ran, if there are
@@ -120,6 +161,10 @@ async fn pipeline_status(
             count(&tx.query(&sql.blocked_keys, &params).await?)?
         },
         last_settled_at: shards.iter().filter_map(|shard| shard.settled_at).max(),
+        trouble: shards
+            .iter()
+            .filter_map(|shard| shard.trouble.clone())
+            .min_by_key(|trouble| trouble.since),
         leases: leases.iter().map(lease).collect::<Result<_, _>>()?,
         slot: None,
         paused: None,

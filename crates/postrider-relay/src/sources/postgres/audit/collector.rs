@@ -108,8 +108,8 @@ impl Collector {
                 relations.into_iter().for_each(|it| self.change(it, Operation::Truncate));
             }
             // One that is not part of a transaction stays when that is rolled back.
-            Message::Logical { transactional: true, prefix, content, .. } => {
-                self.logical(&prefix, &content);
+            Message::Logical { transactional: true, prefix, content, length, .. } => {
+                self.logical(&prefix, &content, length as usize);
             }
             Message::Commit { end_lsn, .. } => {
                 let open = self.open.take();
@@ -146,11 +146,11 @@ impl Collector {
         }
     }
 
-    fn logical(&mut self, prefix: &str, content: &Bytes) {
+    fn logical(&mut self, prefix: &str, content: &Bytes, bytes: usize) {
         if prefix == END_PREFIX {
             self.is_end |= content.as_ref() == self.run.as_bytes();
         } else if prefix == PREFIX
-            && let Some((outbox, row)) = LogRow::of_message(content)
+            && let Some((outbox, row)) = LogRow::of_message(content, bytes)
             && outbox == self.outbox.quoted
         {
             let text = |name| shown(&row.text(name).unwrap_or_default());

@@ -330,7 +330,9 @@ async fn other_servers_are_tried_in_turn() {
     let url = url();
     let (_, port) = url.rsplit_once(':').unwrap();
     let (port, _) = port.split_once('/').unwrap();
-    let several = location(&format!("host=nowhere.invalid,127.0.0.1,127.0.0.1&port=1,1,{port}"));
+    let several = location(&format!(
+        "sslmode=prefer&host=nowhere.invalid,127.0.0.1,127.0.0.1&port=1,1,{port}"
+    ));
     let connection = Connection::new(several, "several");
     assert_eq!(number(&connection, "SELECT 1").await, 1);
 

@@ -14,6 +14,8 @@ use crate::sources::Progress;
 const WRITER_DEFAULT: &str = "postrider_writer";
 /// Tables that the outboxes of a schema have in common.
 const SHARED: [&str; 4] = ["inbox", "inbox_messages", "inbox_versions", MIGRATIONS_TABLE];
+/// Those of them that are the consumer's alone.
+const INBOX: [&str; 3] = ["inbox", "inbox_messages", "inbox_versions"];
 /// What a writer of an outbox of our making gives.
 const WRITTEN: [&str; 11] = [
     "id",
@@ -152,10 +154,39 @@ impl Exam<'_> {
         for column in WRITTEN.into_iter().filter(|column| table.has(column)) {
             needed.add(&name, "INSERT", table.theirs(column));
         }
-        needed.add(&name, "SELECT", table.theirs("id"));
         findings.extend(self.missing(CHECK, writer, &quoted, &needed).await?);
+        findings.extend(self.writer_excess(writer, &quoted).await?);
         if findings.is_empty() {
             findings.push(Finding::ok(CHECK, format!("{quoted} may write events")));
+        }
+        Ok(findings)
+    }
+
+    /// What lets whoever publishes keep events of others from taking effect.
+    async fn writer_excess(&self, writer: &str, quoted: &str) -> Result<Vec<Finding>, Trouble> {
+        const CHECK: &str = "writer-rights";
+        let outbox = self.outbox.quoted();
+        let inbox: Vec<String> = INBOX.map(str::to_owned).to_vec();
+        let params: [Param<'_>; 3] = [text(&writer), text(&outbox), (&inbox, Type::TEXT_ARRAY)];
+        let row = self.row(queries::WRITER_EXCESS, &params).await?;
+        let (reads_ids, claims): (bool, Option<String>) = (row.try_get(0)?, row.try_get(1)?);
+        let mut findings = Vec::new();
+        if let Some(tables) = claims {
+            let found = format!(
+                "{quoted} may write {tables}: it can claim events for any consumer, and so keep \
+                 them from taking effect; unless it consumes as well, take that from it"
+            );
+            let sql = format!("REVOKE ALL ON {tables} FROM {quoted}");
+            findings.push(Finding::warn(CHECK, found).with(Fix::sql(sql)));
+        }
+        if reads_ids {
+            let found = format!(
+                "{quoted} may read {}: with the ids of others it can publish events that consumers \
+                 take for theirs",
+                self.outbox
+            );
+            let sql = format!("REVOKE SELECT ON {outbox} FROM {quoted}");
+            findings.push(Finding::warn(CHECK, found).with(Fix::sql(sql)));
         }
         Ok(findings)
     }

@@ -79,6 +79,40 @@ impl Exam<'_> {
             .with(Fix::command(format!("postrider migrate verify {}", self.asked.flags)))
     }
 
+    /// What becomes of rows that logical replication brings from another server.
+    pub(super) async fn replicated(&mut self) {
+        let found = self.replicated_rows().await;
+        self.note("replicated", found);
+    }
+
+    async fn replicated_rows(&self) -> Result<Vec<Finding>, Trouble> {
+        const CHECK: &str = "replicated";
+        let quoted = self.outbox.quoted();
+        let row = self.row(queries::REPLICATED, &[text(&quoted)]).await?;
+        let (subscription, choice): (Option<String>, Option<String>) =
+            (row.try_get(0)?, row.try_get(1)?);
+        let outbox = self.outbox;
+        let what = match choice.as_deref() {
+            Some("ignore") => "rows that are replicated from another server are not kept",
+            Some(_) => "rows that are replicated from another server are delivered from here",
+            None => "rows that are replicated from another server keep its numbers",
+        };
+        Ok(vec![match subscription {
+            None => Finding::ok(CHECK, format!("no subscription writes to {outbox}; {what}")),
+            Some(name) if choice.is_some() => {
+                Finding::ok(CHECK, format!("the subscription {name} writes to {outbox}; {what}"))
+            }
+            Some(name) => {
+                let found = format!(
+                    "the subscription {name} writes to {outbox}, which has no trigger for that: {what}"
+                );
+                let fix = "leave the outbox out of the publication, or give such rows a transaction and \
+                     a number of this server by a trigger, as `postrider migrate --print` shows it";
+                Finding::warn(CHECK, found).with(Fix::advice(fix))
+            }
+        }])
+    }
+
     pub(super) async fn indexes(&mut self, table: &Table) {
         let indexes = self.needed_indexes(table).await;
         self.note("indexes", indexes);

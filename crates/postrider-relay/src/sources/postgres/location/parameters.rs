@@ -138,7 +138,8 @@ pub(super) struct Keepalives {
 }
 
 impl Parameters {
-    pub(super) fn new(written: &mut Written) -> Result<Self, InvalidLocation> {
+    /// `is_local` says that no server is on another machine.
+    pub(super) fn new(written: &mut Written, is_local: bool) -> Result<Self, InvalidLocation> {
         const SECOND: Duration = Duration::from_secs(1);
         // The relay connects to the primary, whatever is asked for; it just must not be asked for
         // something else.
@@ -183,7 +184,7 @@ impl Parameters {
                 Duration::from_millis(1),
                 TCP_USER_TIMEOUT,
             )?,
-            tls: tls(written)?,
+            tls: tls(written, is_local)?,
         })
     }
 }
@@ -197,7 +198,7 @@ fn channel_binding(value: &str) -> Option<ChannelBinding> {
     }
 }
 
-fn tls(written: &mut Written) -> Result<TlsSettings, InvalidLocation> {
+fn tls(written: &mut Written, is_local: bool) -> Result<TlsSettings, InvalidLocation> {
     let roots = written.take("sslrootcert").map(|roots| match roots.as_str() {
         "system" => Roots::System,
         _ => Roots::File(PathBuf::from(roots)),
@@ -207,9 +208,12 @@ fn tls(written: &mut Written) -> Result<TlsSettings, InvalidLocation> {
         "is not disable, prefer, require, verify-ca or verify-full",
         TlsMode::from_name,
     )?;
+    // On the way to another machine anybody could stand in for the server and ask for the
+    // password. `psql` would answer.
     let mode = mode.unwrap_or(match roots {
         Some(Roots::System) => TlsMode::VerifyFull,
-        _ => TlsMode::Prefer,
+        _ if is_local => TlsMode::Prefer,
+        _ => TlsMode::VerifyFull,
     });
     // Half of the servers of the world have a certificate that the system trusts: it means
     // something only together with the name in it.

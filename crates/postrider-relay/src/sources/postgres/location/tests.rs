@@ -28,7 +28,7 @@ fn a_url_names_servers_a_database_and_a_user() {
     assert_eq!(config.get_password(), Some(&b"p@ss/w:rd%"[..]));
     assert_eq!(config.get_dbname(), Some("my/app"));
     assert_eq!(config.get_application_name(), Some("postrider test"));
-    assert_eq!(config.get_ssl_mode(), SslMode::Prefer);
+    assert_eq!(config.get_ssl_mode(), SslMode::Require);
     assert_eq!(parse("postgresql://host/app").database(), "app");
 }
 
@@ -88,7 +88,7 @@ fn what_could_be_taken_for_something_else_is_refused_and_never_quoted() {
         ("postgres://h/app?sslrootcert=system&sslmode=require", "write sslmode=verify-full"),
         ("postgres://h/app?sslcert=canary", "needs sslkey=<file> beside it"),
         ("postgres://h/app?sslkey=canary", "needs sslcert=<file> beside it"),
-        ("postgres://h/app?sslnegotiation=direct", "needs sslmode=require or a stronger one"),
+        ("postgres://[::1]/app?sslnegotiation=direct", "needs sslmode=require or a stronger one"),
         ("postgres://h/app?sslnegotiation=canary", "is not postgres or direct"),
         ("postgres://h/app?target_session_attrs=standby", "a relay needs the primary"),
         ("postgres://h/app?channel_binding=canary", "is not disable, prefer or require"),
@@ -160,7 +160,8 @@ fn encryption_is_what_sslmode_says() {
         ("sslmode=verify-ca&sslrootcert=r", SslMode::Require, TlsMode::VerifyCa),
         ("sslmode=verify-full", SslMode::Require, TlsMode::VerifyFull),
         ("sslrootcert=system", SslMode::Require, TlsMode::VerifyFull),
-        ("sslrootcert=r", SslMode::Prefer, TlsMode::Prefer),
+        ("sslrootcert=r", SslMode::Require, TlsMode::VerifyFull),
+        ("", SslMode::Require, TlsMode::VerifyFull),
     ];
     for (parameters, asked, checked) in modes {
         let url = format!("postgres://h/app?{parameters}");
@@ -177,6 +178,34 @@ fn encryption_is_what_sslmode_says() {
     assert_eq!(full.tls().identity, Some(("c".into(), "k".into())));
     assert_eq!(full.tls().roots, Some(Roots::File("r".into())));
     assert_eq!(full.configs("x").unwrap()[0].get_ssl_negotiation(), SslNegotiation::Direct);
+}
+
+/// Whoever stands in for a server on another machine gets no password, unless the URL allows it.
+#[test]
+fn a_server_on_another_machine_is_verified_unless_the_url_says_otherwise() {
+    for url in [
+        "postgres://u@localhost/app",
+        "postgres://u@LOCALHOST:1,127.0.0.1:2,127.8.9.10/app",
+        "postgres://u@[::1]/app",
+        "postgres:///app?host=/run/postgresql",
+        "postgres://db.example/app?hostaddr=127.0.0.1",
+        "postgres://localhost/app?sslrootcert=r",
+    ] {
+        assert_eq!(parse(url).tls().mode, TlsMode::Prefer, "{url}");
+    }
+    for url in [
+        "postgres://u@db.example/app",
+        "postgres://u@10.0.0.1/app",
+        "postgres://u@[::2]/app",
+        "postgres://u@localhost.example/app",
+        "postgres://u@localhost,db.example/app",
+        "postgres://localhost/app?hostaddr=10.0.0.1",
+        "postgres:///app?host=/run/postgresql,db.example",
+        "postgres://db.example/app?sslrootcert=r",
+        "postgres://u@0.0.0.0/app",
+    ] {
+        assert_eq!(parse(url).tls().mode, TlsMode::VerifyFull, "{url}");
+    }
 }
 
 #[test]

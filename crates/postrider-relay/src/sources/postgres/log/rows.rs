@@ -101,9 +101,10 @@ impl Mapping {
             let Some((index, ty)) = column else { continue };
             row.0[*index] = match sent {
                 Sent::Null | Sent::Unchanged => None,
-                Sent::Text(bytes) => Some(Field { ty: Type::TEXT, bytes }),
+                Sent::Text(bytes) => Some(Field::new(Type::TEXT, bytes)),
                 Sent::Binary(bytes) if *ty == Type::BPCHAR => Some(Field::unpadded(bytes)),
-                Sent::Binary(bytes) => Some(Field { ty: ty.clone(), bytes }),
+                Sent::Binary(bytes) => Some(Field::new(ty.clone(), bytes)),
+                Sent::TooLong(bytes) => Some(Field::too_long(bytes as usize)),
             };
         }
         for (index, before) in &self.same {
@@ -118,27 +119,37 @@ impl Mapping {
 struct Field {
     ty: Type,
     bytes: Bytes,
+    /// How many bytes it has, if they are too many to be kept.
+    too_long: Option<usize>,
 }
 
 impl Field {
+    fn new(ty: Type, bytes: Bytes) -> Self {
+        Self { ty, bytes, too_long: None }
+    }
+
+    fn too_long(bytes: usize) -> Self {
+        Self { too_long: Some(bytes), ..Self::new(Type::UNKNOWN, Bytes::new()) }
+    }
+
     fn text(text: impl Into<String>) -> Self {
-        Self { ty: Type::TEXT, bytes: Bytes::from(text.into()) }
+        Self::new(Type::TEXT, Bytes::from(text.into()))
     }
 
     /// A text of a fixed length, as a cast to text answers it.
     fn unpadded(bytes: Bytes) -> Self {
         let length = bytes.iter().rposition(|byte| *byte != b' ').map_or(0, |last| last + 1);
-        Self { ty: Type::TEXT, bytes: bytes.slice(..length) }
+        Self::new(Type::TEXT, bytes.slice(..length))
     }
 
     fn integer(number: i64) -> Self {
-        Self { ty: Type::INT8, bytes: Bytes::copy_from_slice(&number.to_be_bytes()) }
+        Self::new(Type::INT8, Bytes::copy_from_slice(&number.to_be_bytes()))
     }
 
     /// Microseconds since 1970.
     fn time(micros: i64) -> Self {
         let since_2000 = micros.saturating_sub(EPOCH_2000_SECS * 1_000_000);
-        Self { ty: Type::TIMESTAMPTZ, bytes: Bytes::copy_from_slice(&since_2000.to_be_bytes()) }
+        Self::new(Type::TIMESTAMPTZ, Bytes::copy_from_slice(&since_2000.to_be_bytes()))
     }
 
     /// What stands for a column that a table does not have: the same as in
@@ -156,6 +167,11 @@ impl Field {
     fn value(&self) -> Value<'_> {
         Value { ty: self.ty.clone(), bytes: &self.bytes }
     }
+
+    /// How many bytes its content has.
+    fn length(&self) -> usize {
+        self.too_long.unwrap_or_else(|| self.value().content().len())
+    }
 }
 
 /// A row of the log, or a message, column by column.
@@ -164,17 +180,21 @@ pub(in super::super) struct LogRow([Option<Field>; COLUMNS.len()]);
 
 impl Columns for LogRow {
     fn value(&self, index: usize) -> Option<Value<'_>> {
-        let value = self.0.get(index)?.as_ref()?.value();
+        let field = self.0.get(index)?.as_ref().filter(|field| field.too_long.is_none())?;
         let (name, _) = COLUMNS[index];
         let limit = LIMITS.iter().find(|(limited, _)| *limited == name);
-        limit.is_none_or(|(_, bytes_max)| value.content().len() <= *bytes_max).then_some(value)
+        limit.is_none_or(|(_, bytes_max)| field.length() <= *bytes_max).then(|| field.value())
     }
 
     fn length(&self, limit: usize) -> Option<usize> {
         let (limited, bytes_max) = LIMITS[limit];
         let index = COLUMNS.iter().position(|(name, _)| *name == limited)?;
-        let length = self.0[index].as_ref()?.value().content().len();
+        let length = self.0[index].as_ref()?.length();
         (length > bytes_max).then_some(length)
+    }
+
+    fn is_missing(&self, index: usize) -> bool {
+        self.0.get(index).and_then(Option::as_ref).is_some_and(|field| field.too_long.is_some())
     }
 }
 
@@ -188,9 +208,13 @@ pub(super) struct Logged {
 
 impl LogRow {
     /// A message, as `outbox_publish_message` makes it, and the outbox that it is for. `None` if
-    /// it is something else.
-    pub(in super::super) fn of_message(content: &Bytes) -> Option<(String, Self)> {
+    /// it is something else. If it has more bytes than are there, its payload is too long.
+    pub(in super::super) fn of_message(content: &Bytes, bytes: usize) -> Option<(String, Self)> {
         let end = content.iter().position(|byte| *byte == b'\n')?;
+        let payload = match bytes > content.len() {
+            true => Field::too_long(bytes - (end + 1)),
+            false => Field::new(Type::BYTEA, content.slice(end + 1..)),
+        };
         let header: Header = serde_json::from_slice(&content[..end]).ok()?;
         let mut row = Self::default();
         let fields = [
@@ -200,7 +224,7 @@ impl LogRow {
             ("aggregate_id", Some(Field::text(header.aggregate_id))),
             ("event_type", Some(Field::text(header.event_type))),
             ("event_version", Some(Field::integer(header.event_version))),
-            ("payload", Some(Field { ty: Type::BYTEA, bytes: content.slice(end + 1..) })),
+            ("payload", Some(payload)),
             ("content_type", Some(Field::text(header.content_type))),
             ("headers", Some(Field::text(header.headers.to_string()))),
             ("topic", header.topic.map(Field::text)),
@@ -234,7 +258,8 @@ impl LogRow {
         let event = decoder.event(self);
         let raw = event.is_err().then(|| Box::new(self.stored()));
         let delay = delay.filter(|micros| *micros > 0).map(Duration::from_micros);
-        let read = Read { decoded: Decoded { seq, event, raw }, delay };
+        let id = decoder.row_id(self, event.is_ok());
+        let read = Read { decoded: Decoded { seq, id, event, raw }, delay };
         Some(Logged { read, xid: self.xid() })
     }
 
@@ -262,7 +287,9 @@ impl LogRow {
             aggregate_id: self.text("aggregate_id"),
             event_type: self.text("event_type"),
             event_version: integer("event_version"),
-            payload: field("payload").map(|field| field.value().content().to_vec()),
+            payload: field("payload")
+                .filter(|field| field.too_long.is_none())
+                .map(|field| field.value().content().to_vec()),
             content_type: self.text("content_type"),
             headers: self.text("headers"),
             topic: self.text("topic"),
@@ -274,7 +301,8 @@ impl LogRow {
     /// A column, if it has a text.
     pub(in super::super) fn text(&self, name: &str) -> Option<String> {
         let index = COLUMNS.iter().position(|(column, _)| *column == name)?;
-        let text = self.0[index].as_ref()?.value().text(name).ok()?;
+        let field = self.0[index].as_ref().filter(|field| field.too_long.is_none())?;
+        let text = field.value().text(name).ok()?;
         Some(text.into_owned())
     }
 }
@@ -348,9 +376,26 @@ mod tests {
 
     const HEADER: &str = r#"{"outbox":"public.outbox","seq":7,"id":"0192f4c2-7f0e-7c3a-8f00-000000000001","aggregate_type":"order","aggregate_id":"o-1","event_type":"OrderPaid","event_version":2,"content_type":"application/json","headers":{"a":"b"},"topic":null,"occurred_at":1700000000000000,"deliver_after":946684800000500}"#;
 
+    fn of_message(content: &Bytes) -> Option<(String, LogRow)> {
+        LogRow::of_message(content, content.len())
+    }
+
+    #[test]
+    fn of_a_message_that_is_too_long_all_is_known_but_its_payload() {
+        let content = message(HEADER, b"the beginning");
+        let bytes = HEADER.len() + 1 + 300_000_000;
+        let (_, row) = LogRow::of_message(&content, bytes).unwrap();
+        let Logged { read, .. } = row.read(&Decoder { derives_ids: None }, 100).unwrap();
+        let bad = read.decoded.event.unwrap_err();
+        assert_eq!(bad.reason, "payload has 300000000 bytes, the limit is 1048576");
+        assert_eq!(bad.key.unwrap().aggregate_id, "o-1");
+        let stored = read.decoded.raw.unwrap();
+        assert_eq!((stored.payload, stored.event_type.as_deref()), (None, Some("OrderPaid")));
+    }
+
     #[test]
     fn a_message_is_an_event() {
-        let (outbox, row) = LogRow::of_message(&message(HEADER, b"{\n}")).unwrap();
+        let (outbox, row) = of_message(&message(HEADER, b"{\n}")).unwrap();
         assert_eq!(outbox, "public.outbox");
         let Logged { read, xid } = row.read(&Decoder { derives_ids: None }, 100).unwrap();
         assert_eq!((read.decoded.seq, xid), (7, None));
@@ -368,7 +413,7 @@ mod tests {
     #[test]
     fn what_is_not_an_event_is_kept_as_it_is() {
         let header = HEADER.replace("\"OrderPaid\"", "\"\"");
-        let (_, row) = LogRow::of_message(&message(&header, b"x")).unwrap();
+        let (_, row) = of_message(&message(&header, b"x")).unwrap();
         let Logged { read, .. } = row.read(&Decoder { derives_ids: None }, 0).unwrap();
         assert!(read.decoded.event.is_err());
         let raw = read.decoded.raw.unwrap();
@@ -377,7 +422,7 @@ mod tests {
             (Some(&b"x"[..]), Some(""))
         );
         for content in ["", "{}", "{}\n", "nothing of ours"] {
-            assert!(LogRow::of_message(&Bytes::from(content)).is_none(), "{content}");
+            assert!(of_message(&Bytes::from(content)).is_none(), "{content}");
         }
     }
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
+use postrider::event::PAYLOAD_BYTES_MAX;
 use postrider_replication::pgoutput::{Message, decode};
 use postrider_replication::{Batch, Flow, Frame, Lsn, PgOutput, Replication};
 use tokio::time::timeout;
@@ -23,6 +24,9 @@ use crate::sources::postgres::{Shared, lock};
 
 /// How much is received ahead, in bytes.
 const BUFFER_BYTES: usize = 1 << 20;
+/// What is kept of a column, and of a message: enough for a payload of the largest size with all
+/// that stands before it in a message.
+pub(in super::super) const VALUE_BYTES_MAX: usize = 2 * PAYLOAD_BYTES_MAX;
 
 /// What the stream has said so far.
 #[derive(Debug, Default)]
@@ -31,6 +35,8 @@ pub(super) struct Stream {
     mappings: HashMap<u32, Mapping>,
     /// What is here already of the transaction that comes.
     skip: Skip,
+    /// The number of the transaction, without its epoch.
+    xid: u32,
 }
 
 /// What is here already of a transaction.
@@ -55,7 +61,7 @@ enum Unfit {
 
 /// What the log says, in its order.
 enum Item {
-    Begin(Lsn),
+    Begin(Lsn, u32),
     Row(Box<Logged>),
     /// A row that is not for this pipeline, and its transaction.
     Other(Option<u64>),
@@ -159,10 +165,16 @@ impl Shared {
             publications: vec![log.sql.names().publication.clone()],
             binary: true,
             messages: true,
-            origin_none: true,
+            // A row that was written here while changes of another server were applied has the
+            // origin of those. Rows of that server are dealt with by the trigger of the outbox.
+            origin_none: false,
             streaming: false,
         };
-        let flow = Flow { buffer_bytes: BUFFER_BYTES, ..Flow::default() };
+        let flow = Flow {
+            buffer_bytes: BUFFER_BYTES,
+            value_bytes_max: VALUE_BYTES_MAX,
+            ..Flow::default()
+        };
         let slot = &log.sql.names().slot;
         let replication = match streaming.start(slot, at, &output, flow).await {
             Ok(replication) => Arc::new(replication),
@@ -199,7 +211,9 @@ impl Shared {
                 )
             })?;
             match message {
-                Message::Begin { final_lsn, .. } => items.push(Item::Begin(final_lsn)),
+                Message::Begin { final_lsn, xid, .. } => {
+                    items.push(Item::Begin(final_lsn, xid));
+                }
                 Message::Commit { end_lsn, .. } => items.push(Item::Commit(end_lsn)),
                 Message::Relation(relation) => {
                     let mapping = Mapping::new(&log.table, &relation).map_err(Unfit::Changed)?;
@@ -211,10 +225,18 @@ impl Shared {
                     let row = mapping.row(&new);
                     items.push(self.item(&row, sent_at_us)?);
                 }
-                Message::Logical { transactional: true, prefix, content, .. }
+                Message::Logical { transactional: true, prefix, content, length, lsn, .. }
                     if prefix == PREFIX =>
                 {
-                    items.push(self.message(log, &content, sent_at_us)?);
+                    let mut item = self.message(log, &content, length as usize, sent_at_us)?;
+                    if let Item::Row(row) = &mut item
+                        && let Err(bad) = &mut row.read.decoded.event
+                        && length as usize > content.len()
+                    {
+                        let note = format!("; it is in the log at {lsn} alone, and was not kept");
+                        bad.reason.push_str(&note);
+                    }
+                    items.push(item);
                 }
                 _ => {}
             }
@@ -246,14 +268,20 @@ impl Shared {
         Ok(Item::Row(Box::new(read)))
     }
 
-    fn message(&self, log: &Log, content: &Bytes, sent_at_us: i64) -> Result<Item, Unfit> {
-        match LogRow::of_message(content) {
+    fn message(
+        &self,
+        log: &Log,
+        content: &Bytes,
+        bytes: usize,
+        sent_at_us: i64,
+    ) -> Result<Item, Unfit> {
+        match LogRow::of_message(content, bytes) {
             Some((outbox, row)) if outbox == log.sql.names().outbox => self.item(&row, sent_at_us),
             Some(_) => Ok(Item::Other(None)),
             None => {
                 warn!(
                     pipeline = self.pipeline,
-                    bytes = content.len(),
+                    bytes,
                     "a message in the log is not from outbox_publish_message, and passed over"
                 );
                 Ok(Item::Other(None))
@@ -265,20 +293,27 @@ impl Shared {
     fn take_items(&self, log: &Log, items: Vec<Item>) -> Result<Vec<Record>, Trouble> {
         let mut window = self.window();
         let mut records = Vec::with_capacity(items.len());
-        let skip = &mut lock(&log.stream).skip;
+        let Stream { skip, xid: current, .. } = &mut *lock(&log.stream);
         for item in items {
             let tail = window.tail.as_mut().expect("there is a tail once the log is read");
             match (item, &mut *skip) {
-                (Item::Begin(commit), _) => {
+                (Item::Begin(commit, xid), _) => {
+                    *current = xid;
                     let received = tail.begin(commit).map_err(|Torn| torn())?;
                     *skip = received.map_or(Skip::All, Skip::Rows);
                 }
                 (Item::Row(_) | Item::Other(_) | Item::Commit(_), Skip::All) => {}
                 (Item::Row(_) | Item::Other(_), Skip::Rows(rows)) if *rows > 0 => *rows -= 1,
-                (Item::Other(xid), _) => tail.pass_over(xid),
+                (Item::Other(xid), _) => {
+                    let known = xid.map(|xid| tail.known(xid, *current));
+                    tail.pass_over(known);
+                }
                 (Item::Row(row), _) => {
-                    if let Some(place) = tail.row(row.read.decoded.seq, row.xid) {
-                        let origin = Origin::Logged { place, xid: row.xid };
+                    let known = row.xid.map(|xid| tail.known(xid, *current));
+                    if let Some(place) = tail.row(row.read.decoded.seq, known) {
+                        // One that was not written here is not looked for in the table by it.
+                        let xid = row.xid.filter(|xid| Some(*xid) == known);
+                        let origin = Origin::Logged { place, xid };
                         records.push(row.read.hand_out(&mut window, origin));
                     }
                 }

@@ -198,6 +198,15 @@ impl Tail {
         Ok(Some(0))
     }
 
+    /// The transaction that a row says it is of, unless that is still to come: then the row was not
+    /// written here, and counts as one of the transaction that brought it.
+    pub(in super::super) fn known(&self, xid: u64, current: u32) -> u64 {
+        // The log has numbers without their epoch; this one is near the last that is known.
+        let low = |number: u64| u32::try_from(number & u64::from(u32::MAX)).unwrap_or(u32::MAX);
+        let ahead = current.wrapping_sub(low(self.lasting)).cast_signed();
+        xid.min(self.lasting.saturating_add_signed(i64::from(ahead)))
+    }
+
     /// A row of the transaction. `None` if it was settled before. One that is in the table has the
     /// number of the transaction.
     pub(in super::super) fn row(&mut self, seq: i64, xid: Option<u64>) -> Option<Place> {
@@ -456,6 +465,18 @@ mod tests {
 
     fn settle(tail: &mut Tail, place: Option<Place>) {
         tail.set_settled(place.unwrap(), true);
+    }
+
+    #[test]
+    fn a_row_of_a_transaction_to_come_counts_as_one_of_the_transaction_that_brought_it() {
+        const EPOCH: u64 = 1 << 32;
+        let mut tail = tail();
+        assert_eq!([tail.known(105, 105), tail.known(90, 105), tail.known(95, 95)], [105, 90, 95]);
+        assert_eq!(tail.known(1 << 40, 105), 105);
+        tail.lasting = EPOCH - 2;
+        assert_eq!([tail.known(1 << 40, 7), tail.known(EPOCH + 7, 7)], [EPOCH + 7; 2]);
+        tail.lasting = EPOCH + 7;
+        assert_eq!(tail.known(1 << 40, u32::MAX), EPOCH - 1);
     }
 
     #[test]

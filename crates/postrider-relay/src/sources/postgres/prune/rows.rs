@@ -95,7 +95,7 @@ impl Run<'_> {
         let limit = DRY_RUN_ROWS_MAX as i64;
         let params = window_params(&search.place, &limit, &self.cutoff, stretch);
         let rows = self.pruner.connection.query(&self.pruner.sql.window, &params).await?;
-        let window = Window::read(&rows, None, pruned)?;
+        let window = Window::read(&rows, None, self.options.unmatched, pruned)?;
         pruned.rows += window.going.len() as u64;
         pruned.at_least |= window.looked_at == DRY_RUN_ROWS_MAX;
         search.is_at_end = true;
@@ -170,7 +170,7 @@ impl Run<'_> {
         let limit = BATCH_ROWS_MAX as i64;
         let params = window_params(&search.place, &limit, &self.cutoff, stretch);
         let rows = tx.query(&self.pruner.sql.window, &params).await?;
-        let window = Window::read(&rows, bytes_max, pruned)?;
+        let window = Window::read(&rows, bytes_max, self.options.unmatched, pruned)?;
         search.fruitless += window.looked_at;
         let is_full = window.is_cut || rows.len() == BATCH_ROWS_MAX;
         search.is_at_end = !is_full || !window.any_old;
@@ -249,6 +249,7 @@ impl Window {
     fn read(
         rows: &[Row],
         bytes_max: Option<usize>,
+        unmatched: bool,
         pruned: &mut Pruned,
     ) -> Result<Self, tokio_postgres::Error> {
         let mut window = Self::default();
@@ -265,6 +266,9 @@ impl Window {
             match row.try_get::<_, Option<String>>(column::NEEDED_BY)? {
                 _ if !is_old => {}
                 Some(pipeline) => pruned.leave(Left::Pipeline(pipeline)),
+                None if !unmatched && row.try_get(column::UNMATCHED)? => {
+                    pruned.leave(Left::Unmatched);
+                }
                 None => {
                     window.going.at.push(row.try_get(column::AT)?);
                     window.going.seqs.push(row.try_get(column::SEQ)?);

@@ -19,8 +19,12 @@ pub(in super::super) struct AdminQueries {
     paused: String,
     /// Pipeline, progress, shard, shards, last settlement; of a cursor's base the end and what was
     /// under way then; whether a tick is under way, and then the base, the tick's end, what was
-    /// under way then, and the position in it; what is settled beyond.
+    /// under way then, and the position in it; what is settled beyond; what is wrong with the sink,
+    /// and since when; aggregate types.
     pub(in super::super) checkpoints: String,
+    /// `$1` limit, `$2` aggregate types: the types of unpublished rows that are not among them, of
+    /// the oldest and the newest, and how many there are.
+    pub(in super::super) unmatched: String,
     /// `$1` pipeline: shard, owner, epoch, and microseconds until it expires.
     pub(in super::super) leases: String,
     /// `$1` limit: how many rows are unpublished, and the age of the oldest in microseconds.
@@ -109,9 +113,28 @@ impl AdminQueries {
                    ARRAY(SELECT x::text FROM pg_snapshot_xip(base) AS x),
                    coalesce(base::text <> tick::text, false), base::text,
                    pg_snapshot_xmax(tick)::text,
-                   ARRAY(SELECT x::text FROM pg_snapshot_xip(tick) AS x), position, beyond::text
+                   ARRAY(SELECT x::text FROM pg_snapshot_xip(tick) AS x), position, beyond::text,
+                   trouble, trouble_since,
+                   aggregate_types
                  FROM {checkpoints} ORDER BY pipeline, shard"
             ),
+            unmatched: {
+                let rows = |order: &str| {
+                    format!(
+                        "(SELECT {seq}::bigint AS seq, {} AS aggregate_type FROM {name} AS o
+                         WHERE {unpublished} ORDER BY {seq} {order} LIMIT $1)",
+                        table.text("o", "aggregate_type")
+                    )
+                };
+                format!(
+                    "SELECT coalesce(left(u.aggregate_type, {NAME_BYTES_MAX}), ''), count(*)
+                     FROM ({} UNION {}) AS u
+                     WHERE NOT coalesce(u.aggregate_type = ANY($2), false)
+                     GROUP BY 1 ORDER BY 2 DESC, 1",
+                    rows("ASC"),
+                    rows("DESC")
+                )
+            },
             leases: format!(
                 "SELECT shard, owner, epoch, CASE WHEN expires_at > clock_timestamp() THEN
                    (extract(epoch FROM expires_at - clock_timestamp()) * 1000000)::bigint

@@ -35,6 +35,19 @@ pub(in super::super) const ENCRYPTION: &str = "
         OR inet_client_addr() = '::1', true)
     FROM (SELECT 1) AS one LEFT JOIN pg_stat_ssl AS s ON s.pid = pg_backend_pid()";
 
+/// `$1` the outbox: the first subscription that writes to it or to a partition of it, and what its
+/// trigger does with replicated rows, if that is there and fires.
+pub(in super::super) const REPLICATED: &str = "
+    SELECT (SELECT min(s.subname::text) FROM pg_subscription_rel AS r
+        JOIN pg_subscription AS s ON s.oid = r.srsubid
+        WHERE r.srrelid = to_regclass($1)
+          OR r.srrelid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = to_regclass($1))),
+      (SELECT CASE WHEN encode(t.tgargs, 'escape') LIKE 'ignore%' THEN 'ignore' ELSE 'deliver' END
+        FROM pg_trigger AS t JOIN pg_proc AS p ON p.oid = t.tgfoid
+        WHERE t.tgrelid = to_regclass($1) AND t.tgnargs = 1 AND t.tgenabled IN ('R', 'A')
+          AND p.proname = (SELECT relname FROM pg_class WHERE oid = to_regclass($1)) || '_replicated'
+        LIMIT 1)";
+
 /// The clock in microseconds since 1970.
 pub(in super::super) const CLOCK: &str =
     "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::int8";
@@ -68,7 +81,17 @@ pub(in super::super) const MORE_RIGHTS: &str = "
       AND has_schema_privilege(n.oid, 'USAGE')
       AND has_table_privilege(c.oid, 'INSERT, UPDATE, DELETE, TRUNCATE')";
 
-/// `$1` a role: whether there is one.
+/// `$1` a role, `$2` the outbox, `$3` the tables of the inbox: whether the role may read the
+/// outbox, and which of the tables it may write.
+pub(in super::super) const WRITER_EXCESS: &str = "
+    SELECT coalesce(has_any_column_privilege($1, to_regclass($2), 'SELECT'), false),
+      (SELECT string_agg(quote_ident(n.nspname) || '.' || quote_ident(c.relname), ', ' ORDER BY c.relname)
+        FROM unnest($3::text[]) AS w (name) JOIN pg_class AS c ON c.oid = to_regclass(w.name)
+        JOIN pg_namespace AS n ON n.oid = c.relnamespace
+        WHERE has_any_column_privilege($1, c.oid, 'INSERT, UPDATE')
+          OR has_table_privilege($1, c.oid, 'DELETE, TRUNCATE'))";
+
+/// `$1` a role: whether there is one, and its name in SQL.
 pub(in super::super) const ROLE: &str =
     "SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = $1), quote_ident($1)";
 

@@ -32,7 +32,8 @@ pub(in super::super) struct EventQueries {
     /// `$1` after, `$2` limit, `$3` to `$7` wanted: seq, id and bytes of the payload.
     pub(in super::super) stored: String,
     /// `$1` event ids, `$2` numbers, `$3` pipeline, `$4` its aggregate types: number, state if it is
-    /// set aside, whether it is of these types, and whether it is settled.
+    /// set aside, whether it is of these types, whether the pipeline is past it, and whether it was
+    /// this pipeline that published it.
     pub(in super::super) fates: String,
     /// `$1` event ids, `$2` numbers: events for [`row`](super::super::row).
     pub(in super::super) read: String,
@@ -58,15 +59,10 @@ impl EventQueries {
         let wanted = wanted(table);
         let order = if table.has("xid") { table.select("o", "xid") } else { seq.clone() };
         let event = Selected::of_outbox(table);
+        let number = format!("{seq}::bigint");
         let xid = match table.has("xid") {
             true => table.select("o", "xid"),
             false => "NULL::xid8".to_owned(),
-        };
-        let of_shard = |aggregate_type: &str, aggregate_id: &str| {
-            format!(
-                "(c.shards <= 1 OR (hashtextextended({aggregate_id},
-                   hashtextextended({aggregate_type}, 0)) & 9223372036854775807) % c.shards = c.shard)"
-            )
         };
         Self {
             row: format!(
@@ -89,7 +85,7 @@ impl EventQueries {
                  WHERE {} ORDER BY c.pipeline",
                 is_passed("$1", "$2::text::xid8"),
                 why("e"),
-                of_shard("$3", "$4"),
+                of_checkpoint("$3", "$4"),
                 before = "b.pipeline = c.pipeline AND b.aggregate_type = $3
                    AND b.aggregate_id = $4 AND b.blocks AND b.seq < $1",
             ),
@@ -119,14 +115,26 @@ impl EventQueries {
                 "SELECT {seq}::bigint, (SELECT f.state FROM {failures} AS f
                      WHERE f.pipeline = $3 AND f.seq = {seq}),
                    cardinality($4::text[]) = 0 OR coalesce({} = ANY($4), false),
-                   EXISTS (SELECT FROM {checkpoints} AS c WHERE c.pipeline = $3 AND {}
-                     AND CASE WHEN c.progress = 'cursor' THEN {} ELSE {} IS NOT NULL END)
-                 FROM {name} AS o WHERE {} AND {seq} = ANY($2)",
+                   coalesce(c.is_settled, false), coalesce(c.is_published, false)
+                 FROM {name} AS o LEFT JOIN LATERAL (
+                   SELECT CASE WHEN c.progress = 'cursor' THEN {passed} ELSE {marked} IS NOT NULL END
+                       AS is_settled,
+                     CASE WHEN {marked} IS NOT NULL THEN {marked} >= (
+                         SELECT min(coalesce(b.began_at, '-infinity')) FROM {checkpoints} AS b
+                         WHERE b.pipeline = $3)
+                       WHEN c.progress <> 'cursor' THEN false
+                       -- No relay has said yet what it matches.
+                       WHEN c.aggregate_types IS NULL THEN {passed}
+                       ELSE {} END AS is_published
+                   FROM {checkpoints} AS c WHERE c.pipeline = $3 AND {} LIMIT 1
+                 ) AS c ON true
+                 WHERE {} AND {seq} = ANY($2)",
                 table.text("o", "aggregate_type"),
-                of_shard(&table.text("o", "aggregate_type"), &table.text("o", "aggregate_id")),
-                is_passed(&format!("{seq}::bigint"), &xid),
-                table.time("o", "published_at"),
-                is_id(table, "= ANY($1)", "[]")
+                has_published(&number, &xid, &table.text("o", "aggregate_type")),
+                of_checkpoint(&table.text("o", "aggregate_type"), &table.text("o", "aggregate_id")),
+                is_id(table, "= ANY($1)", "[]"),
+                passed = is_passed(&number, &xid),
+                marked = table.time("o", "published_at"),
             ),
             read: format!(
                 "SELECT {} FROM {name} AS o WHERE {} AND {seq} = ANY($2) ORDER BY {seq}",
@@ -137,8 +145,35 @@ impl EventQueries {
     }
 }
 
+/// Whether a row is one of those of the checkpoint `c`, if there are several shards.
+pub(in super::super) fn of_checkpoint(aggregate_type: &str, aggregate_id: &str) -> String {
+    format!(
+        "(c.shards <= 1 OR (hashtextextended(coalesce({aggregate_id}, ''),
+           hashtextextended(coalesce({aggregate_type}, ''), 0)) & 9223372036854775807)
+           % c.shards = c.shard)"
+    )
+}
+
+/// Whether the pipeline of a cursor's checkpoint `c` has published a row, or set it aside: it is
+/// past it, and matched its type then.
+pub(in super::super) fn has_published(seq: &str, xid: &str, aggregate_type: &str) -> String {
+    format!(
+        "({} AND NOT {} AND (coalesce(c.aggregate_types = '{{}}'
+           OR {aggregate_type} = ANY(c.aggregate_types), false) OR {} OR {}))",
+        is_passed(seq, xid),
+        sees("c.since", xid),
+        sees(&format!("(c.formerly ->> {aggregate_type})::pg_snapshot"), xid),
+        sees("(c.formerly ->> '')::pg_snapshot", xid)
+    )
+}
+
+/// Whether a snapshot, if there is one, sees a transaction.
+pub(in super::super) fn sees(snapshot: &str, xid: &str) -> String {
+    format!("coalesce(pg_visible_in_snapshot({xid}, {snapshot}), false)")
+}
+
 /// Whether the cursor of a checkpoint `c` is past a row.
-fn is_passed(seq: &str, xid: &str) -> String {
+pub(in super::super) fn is_passed(seq: &str, xid: &str) -> String {
     format!(
         "(coalesce(pg_visible_in_snapshot({xid}, c.base), false)
          OR coalesce({seq} <= c.position AND pg_visible_in_snapshot({xid}, c.tick), false)

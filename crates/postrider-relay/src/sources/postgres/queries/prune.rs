@@ -8,6 +8,7 @@ use postrider::schema::TableName;
 use tokio_postgres::types::Type;
 
 use super::super::table::Table;
+use super::events::{has_published, of_checkpoint};
 use super::literal;
 
 /// The statements that prune.
@@ -18,8 +19,8 @@ pub(in super::super) struct PruneQueries {
     /// Nobody else prunes until the transaction ends; false if somebody does.
     pub(in super::super) lock: String,
     /// `$1` the cluster: whether there is a checkpoint, whether one is not a cursor, the first
-    /// transaction that a cursor may not have behind it, and a pipeline whose cursor was made in
-    /// another cluster.
+    /// transaction that a cursor may not have behind it, a pipeline whose cursor was made in
+    /// another cluster, and whether a pipeline matches everything.
     pub(in super::super) checkpoints: String,
     /// `$1` place, `$2` limit, `$3` cutoff, `$4` and `$5` a stretch: the next rows in order.
     pub(in super::super) window: String,
@@ -35,6 +36,9 @@ pub(in super::super) struct PruneQueries {
     /// `$1` and `$2` a stretch, `$3` the first transaction that a cursor may not have behind it:
     /// the snapshot, whether there is a row, and a pipeline that needs one.
     pub(in super::super) needed: String,
+    /// `$1` and `$2` a stretch, `$3` and `$4` blocks: whether there is a row that no pipeline has
+    /// published.
+    pub(in super::super) unmatched: String,
     /// `$1` a partition: how many blocks it has.
     pub(in super::super) blocks: String,
     /// `$1` and `$2` a stretch, `$3` and `$4` blocks, `$5` cutoff: whether a row was published
@@ -67,6 +71,8 @@ pub(in super::super) mod column {
     pub(in super::super::super) const BYTES: usize = 4;
     /// A pipeline that needs it, if it is old.
     pub(in super::super::super) const NEEDED_BY: usize = 5;
+    /// No pipeline has published it, if it is old.
+    pub(in super::super::super) const UNMATCHED: usize = 6;
     /// Where a row stands, in `page`.
     pub(in super::super::super) const PAGE_AT: usize = 13;
 }
@@ -116,6 +122,19 @@ impl PruneQueries {
             stretch("$3", "$4")
         );
         let archived = archived(table);
+        let (aggregate_type, aggregate_id) =
+            (table.text("o", "aggregate_type"), table.text("o", "aggregate_id"));
+        let unmatched = |xid: &str, seq: &str, aggregate_type: &str, aggregate_id: &str| {
+            if !table.has("xid") {
+                // There can be no cursor, and what is not marked is needed.
+                return "false".to_owned();
+            }
+            format!(
+                "NOT EXISTS (SELECT FROM {checkpoints} AS c WHERE c.progress = 'cursor' AND {} AND {})",
+                of_checkpoint(aggregate_type, aggregate_id),
+                has_published(seq, xid, aggregate_type)
+            )
+        };
         Self {
             layout: format!(
                 "SELECT c.relkind = 'p', pg_get_partkeydef(c.oid), to_regprocedure({}) IS NOT NULL
@@ -131,7 +150,10 @@ impl PruneQueries {
                    coalesce(min(coalesce(pg_snapshot_xmin(c.base)::text::numeric, 0))::text, '0'),
                    min(c.pipeline) FILTER (WHERE c.progress = 'cursor' AND (
                      c.system_id <> $1
-                     OR pg_snapshot_xmax(c.tick) > pg_snapshot_xmax(pg_current_snapshot())))
+                     OR pg_snapshot_xmax(c.tick) > pg_snapshot_xmax(pg_current_snapshot()))),
+                   EXISTS (SELECT FROM {checkpoints} AS a GROUP BY a.pipeline HAVING bool_and(
+                     coalesce(a.progress = 'cursor' AND a.aggregate_types = '{{}}'
+                       AND a.since IS NULL, false)))
                  FROM {checkpoints} AS c"
             ),
             window: format!(
@@ -139,16 +161,19 @@ impl PruneQueries {
                    CASE WHEN w.old AND NOT w.marked THEN (
                      SELECT c.pipeline FROM {checkpoints} AS c
                      WHERE c.progress <> 'cursor' OR {}
-                     ORDER BY c.pipeline LIMIT 1) END
+                     ORDER BY c.pipeline LIMIT 1) END,
+                   w.old AND NOT w.marked AND {}
                  FROM (
                    SELECT o.ctid::text AS at, {place} AS place, {seq}::bigint AS seq,
                      {} AS xid, coalesce(coalesce({published_at}, {created_at})
                        <= $3::text::timestamptz, false) AS old,
-                     {published_at} IS NOT NULL AS marked, {}::bigint AS bytes
+                     {published_at} IS NOT NULL AS marked, {}::bigint AS bytes,
+                     {aggregate_type} AS aggregate_type, {aggregate_id} AS aggregate_id
                    FROM {name} AS o WHERE {place} >= $1::text::{} AND {}
                    ORDER BY {place} LIMIT $2
                  ) AS w ORDER BY w.place",
                 unsettled(table, "w.xid", "w.seq"),
+                unmatched("w.xid", "w.seq", "w.aggregate_type", "w.aggregate_id"),
                 table.select("o", "xid"),
                 table.length("o", "payload"),
                 order.ty,
@@ -193,6 +218,18 @@ impl PruneQueries {
                 stretch("$1", "$2"),
                 table.select("o", "xid"),
                 unsettled(table, &table.select("o", "xid"), &seq)
+            ),
+            unmatched: format!(
+                "SELECT EXISTS (SELECT FROM {name} AS o WHERE {}
+                 AND o.ctid >= $3::text::tid AND o.ctid < $4::text::tid
+                 AND {published_at} IS NULL AND {})",
+                stretch("$1", "$2"),
+                unmatched(
+                    &table.select("o", "xid"),
+                    &format!("{seq}::bigint"),
+                    &aggregate_type,
+                    &aggregate_id
+                )
             ),
             blocks: "SELECT pg_relation_size(to_regclass(quote_ident($1)))
                  / current_setting('block_size')::bigint"

@@ -10,6 +10,7 @@ use rusqlite::{params, params_from_iter};
 
 use super::super::error::Trouble;
 use super::super::frontier::parse_beyond;
+use super::super::published::Published;
 use super::super::queries;
 use super::super::row::decode;
 use super::{Shared, SqliteAdmin, shown, time};
@@ -115,10 +116,15 @@ impl Events for SqliteAdmin {
             let checkpoint = checkpoints.iter().find(|it| it.pipeline == pipeline);
             let values = vec![numbers.into(), pipeline.clone().into(), types.into()];
             let fate = |row: &Row<'_>| {
-                let (seq, is_its_own, is_marked) = (row.get(0)?, row.get(2)?, row.get(3)?);
+                let (seq, is_its_own) = (row.get(0)?, row.get(2)?);
                 let state: Option<String> = row.get(1)?;
-                let is_settled = checkpoint.is_some_and(|it| it.has_settled(seq, is_marked));
-                Ok((seq, Fate::of(state.as_deref(), is_its_own, is_settled)))
+                let (aggregate_type, marked_at) = (shown(row, 3)?, shown(row, 4)?);
+                let marked_at = Some(marked_at.as_str()).filter(|marked_at| !marked_at.is_empty());
+                let is_settled =
+                    checkpoint.is_some_and(|it| it.has_settled(seq, marked_at.is_some()));
+                let is_published =
+                    checkpoint.is_some_and(|it| it.has_published(seq, &aggregate_type, marked_at));
+                Ok((seq, Fate::of(state.as_deref(), is_its_own, is_settled, is_published)))
             };
             Ok(rows(&snapshot, &shared.events.fates, values, fate)?)
         })
@@ -204,6 +210,10 @@ pub(super) struct Checkpoint {
     pub(super) is_cursor: bool,
     pub(super) position: i64,
     beyond: String,
+    published: Published,
+    /// It began with what was not marked.
+    starts_unpublished: bool,
+    began_at: Option<String>,
 }
 
 impl Checkpoint {
@@ -216,6 +226,21 @@ impl Checkpoint {
     }
 }
 
+impl Checkpoint {
+    /// Whether it was this pipeline that published a row, which is not set aside.
+    fn has_published(&self, seq: i64, aggregate_type: &str, marked_at: Option<&str>) -> bool {
+        let is_before =
+            |marked_at: &str| self.began_at.as_deref().is_some_and(|began_at| marked_at < began_at);
+        if !self.is_cursor {
+            return marked_at.is_some_and(|marked_at| !is_before(marked_at));
+        }
+        let is_another = self.starts_unpublished && marked_at.is_some_and(is_before);
+        self.has_settled(seq, false)
+            && !is_another
+            && self.published.is_known_to_match(seq, aggregate_type).unwrap_or(true)
+    }
+}
+
 pub(super) fn checkpoints(conn: &Connection, shared: &Shared) -> rusqlite::Result<Vec<Checkpoint>> {
     rows(conn, &shared.events.checkpoints, Vec::new(), |row| {
         Ok(Checkpoint {
@@ -223,6 +248,9 @@ pub(super) fn checkpoints(conn: &Connection, shared: &Shared) -> rusqlite::Resul
             is_cursor: row.get::<_, String>(1)? == Progress::Cursor.as_str(),
             position: row.get(2)?,
             beyond: row.get(3)?,
+            published: Published::read(row, 4)?,
+            starts_unpublished: row.get::<_, Option<String>>(7)?.is_some(),
+            began_at: row.get(8)?,
         })
     })
 }

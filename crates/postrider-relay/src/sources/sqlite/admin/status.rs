@@ -3,11 +3,12 @@
 use std::time::{Duration, SystemTime};
 
 use postrider::timestamp;
-use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
+use rusqlite::{Connection, OptionalExtension, Row, Transaction, TransactionBehavior, params};
 
+use super::super::published::Published;
 use super::super::queries::{self, AdminQueries};
-use super::{Shared, pauses, time};
-use crate::admin::{COUNT_MAX, OutboxStatus, PipelineStatus};
+use super::{Shared, pauses, shown, time};
+use crate::admin::{COUNT_MAX, OutboxStatus, PipelineStatus, SinkTrouble, Unmatched};
 use crate::pauses::{Pause, PausedKeys};
 use crate::sources::Progress;
 
@@ -24,6 +25,8 @@ pub(super) fn status(conn: &Connection, shared: &Shared) -> rusqlite::Result<Out
                 progress: Some(row.get(1)?),
                 position: row.get(2)?,
                 settled_at: time(row, 3)?,
+                trouble: trouble(row)?,
+                published: Some(Published::read(row, 6)?),
             })
         })?
         .collect::<rusqlite::Result<_>>()?;
@@ -33,11 +36,14 @@ pub(super) fn status(conn: &Connection, shared: &Shared) -> rusqlite::Result<Out
             progress: None,
             position: 0,
             settled_at: None,
+            trouble: None,
+            published: None,
         });
     }
     let last: Option<i64> = snapshot
         .query_row(queries::LAST_SEQ, [shared.table.as_str()], |row| row.get(0))
         .optional()?;
+    let unmatched = unmatched(&snapshot, shared, &checkpoints)?;
     let pauses = pauses::read(&snapshot, shared)?;
     let pipelines = checkpoints.into_iter().map(|checkpoint| {
         let mut status = pipeline_status(&snapshot, &shared.sql, checkpoint, now)?;
@@ -55,6 +61,7 @@ pub(super) fn status(conn: &Connection, shared: &Shared) -> rusqlite::Result<Out
         table: shared.table.as_str().to_owned(),
         written: Some(last.and_then(|last| u64::try_from(last).ok()).unwrap_or(0)),
         pipelines: pipelines.collect::<rusqlite::Result<_>>()?,
+        unmatched,
     })
 }
 
@@ -63,6 +70,40 @@ struct Checkpoint {
     progress: Option<String>,
     position: i64,
     settled_at: Option<SystemTime>,
+    trouble: Option<SinkTrouble>,
+    /// What it matches; `None` if it never ran.
+    published: Option<Published>,
+}
+
+/// What is wrong with the sink of a pipeline, if a relay has noted it.
+fn trouble(row: &Row<'_>) -> rusqlite::Result<Option<SinkTrouble>> {
+    let (why, since): (Option<String>, _) = (row.get(4)?, time(row, 5)?);
+    Ok(why.zip(since).map(|(why, since)| SinkTrouble { why, since }))
+}
+
+/// Events that no pipeline matches. As long as it is not known of one what it matches, or one
+/// matches everything, there are none.
+fn unmatched(
+    conn: &Connection,
+    shared: &Shared,
+    checkpoints: &[Checkpoint],
+) -> rusqlite::Result<Unmatched> {
+    let mut types = Vec::new();
+    for checkpoint in checkpoints {
+        let before = types.len();
+        let published = checkpoint.published.as_ref();
+        types.extend(published.and_then(Published::types).into_iter().flatten().cloned());
+        if types.len() == before {
+            return Ok(Unmatched::default());
+        }
+    }
+    let types = serde_json::Value::from(types).to_string();
+    let half = COUNT_MAX as i64 / 2;
+    let mut statement = conn.prepare(&shared.sql.unmatched)?;
+    let found = statement.query_map(params![half, types], |row| {
+        Ok((shown(row, 0)?, row.get::<_, i64>(1)?.unsigned_abs()))
+    })?;
+    Ok(Unmatched::of(found.collect::<rusqlite::Result<_>>()?))
 }
 
 fn pipeline_status(
@@ -71,7 +112,7 @@ fn pipeline_status(
     checkpoint: Checkpoint,
     now: SystemTime,
 ) -> rusqlite::Result<PipelineStatus> {
-    let Checkpoint { name, progress, position, settled_at } = checkpoint;
+    let Checkpoint { name, progress, position, settled_at, trouble, .. } = checkpoint;
     let max = COUNT_MAX as i64;
     let count = |sql: &str, params: &[&dyn rusqlite::ToSql]| {
         conn.query_row(sql, params, |row| row.get::<_, i64>(0)).map(|count| count as u64)
@@ -93,6 +134,7 @@ fn pipeline_status(
         deferred: count(&sql.set_aside, params![max, name, "deferred"])?,
         blocked_keys: count(&sql.blocked_keys, params![max, name])?,
         last_settled_at: settled_at,
+        trouble,
         leases: Vec::new(),
         slot: None,
         paused: None,

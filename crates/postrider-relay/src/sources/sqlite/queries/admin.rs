@@ -3,15 +3,19 @@
 use postrider::event::{AGGREGATE_ID_BYTES_MAX, NAME_BYTES_MAX};
 use postrider::schema::TableName;
 
-use super::not_set_aside;
+use super::{is_left, not_set_aside};
 use crate::admin::Selection;
 
 /// The statements of an operator.
 #[derive(Debug)]
 pub(in super::super) struct AdminQueries {
     failures: String,
-    /// Name, progress, position and last settlement of each pipeline.
+    /// Name, progress, position, last settlement, aggregate types, former types and since of each
+    /// pipeline.
     pub(in super::super) pipelines: String,
+    /// `?1` limit, `?2` a JSON array of aggregate types: the types of unpublished rows that are not
+    /// among them, of the oldest and the newest, and how many there are.
+    pub(in super::super) unmatched: String,
     /// `?1` limit: how many rows are unpublished.
     pub(in super::super) unpublished: String,
     /// When the first unpublished row was written.
@@ -39,13 +43,37 @@ impl AdminQueries {
         };
         Self {
             pipelines: format!(
-                "SELECT pipeline, progress, position, settled_at FROM {checkpoints} ORDER BY pipeline"
+                "SELECT pipeline, progress, position, settled_at, trouble, trouble_since,
+                 aggregate_types, formerly, since
+                 FROM {checkpoints} ORDER BY pipeline"
             ),
+            unmatched: {
+                let rows = |order: &str| {
+                    format!(
+                        "SELECT * FROM (SELECT seq, aggregate_type FROM {outbox}
+                         WHERE published_at IS NULL ORDER BY seq {order} LIMIT ?1)"
+                    )
+                };
+                format!(
+                    "SELECT substr(aggregate_type, 1, {NAME_BYTES_MAX}), count(*)
+                     FROM ({} UNION {})
+                     WHERE aggregate_type NOT IN (SELECT value FROM json_each(?2))
+                     GROUP BY 1 ORDER BY 2 DESC, 1",
+                    rows("ASC"),
+                    rows("DESC")
+                )
+            },
             unpublished: format!(
-                "SELECT count(*) FROM (SELECT 1 FROM {outbox} WHERE published_at IS NULL LIMIT ?1)"
+                "SELECT max(0, (SELECT count(*) FROM
+                   (SELECT 1 FROM {outbox} WHERE published_at IS NULL LIMIT ?1))
+                 - (SELECT count(DISTINCT o.seq) FROM {failures} AS f JOIN {outbox} AS o
+                    ON o.seq = f.seq AND {} WHERE octet_length(f.payload) IS NULL))",
+                is_left(&failures, "s.pipeline = f.pipeline")
             ),
             oldest_unpublished: format!(
-                "SELECT created_at FROM {outbox} WHERE published_at IS NULL ORDER BY seq LIMIT 1"
+                "SELECT created_at FROM {outbox} AS o
+                 WHERE published_at IS NULL AND NOT {} ORDER BY seq LIMIT 1",
+                is_left(&failures, "1")
             ),
             rows: format!(
                 "SELECT count(*) FROM (SELECT 1 FROM {outbox} AS o WHERE {} LIMIT ?1)",

@@ -13,7 +13,8 @@ pub(in super::super) struct EventQueries {
     /// `?1` event id, `?2` whether with payload: rows set aside, then pipeline, state, since, due,
     /// attempts, kind and error.
     pub(in super::super) set_aside: String,
-    /// Pipeline, progress, position and what is settled beyond it.
+    /// Pipeline, progress, position, what is settled beyond it, aggregate types, former types, since,
+    /// start and when it began.
     pub(in super::super) checkpoints: String,
     /// `?1` pipeline, `?2` aggregate type, `?3` id, `?4` seq, `?5` count limit: how many rows of a
     /// key were set aside before one.
@@ -29,7 +30,7 @@ pub(in super::super) struct EventQueries {
     /// `?1` after, `?2` limit, `?3` to `?7` wanted: seq, id and bytes of the payload.
     pub(in super::super) stored: String,
     /// `?1` a JSON array of numbers, `?2` pipeline, `?3` a JSON array of its aggregate types: number,
-    /// state if it is set aside, whether it is of these types, and whether it is marked.
+    /// state if it is set aside, whether it is of these types, its type, and when it was marked.
     pub(in super::super) fates: String,
     /// `?1` a JSON array of numbers: events for [`decode`](super::super::row::decode).
     pub(in super::super) read: String,
@@ -49,7 +50,8 @@ impl EventQueries {
                 columns("?2")
             ),
             checkpoints: format!(
-                "SELECT pipeline, progress, position, beyond FROM {checkpoints} ORDER BY pipeline"
+                "SELECT pipeline, progress, position, beyond, aggregate_types, formerly, since, start,
+                 began_at FROM {checkpoints} ORDER BY pipeline"
             ),
             ahead: format!(
                 "SELECT count(*) FROM (SELECT 1 FROM {failures} WHERE {before} LIMIT ?5)"
@@ -74,14 +76,14 @@ impl EventQueries {
             fates: format!(
                 "SELECT o.seq, f.state, json_array_length(?3) = 0
                    OR o.aggregate_type IN (SELECT value FROM json_each(?3)),
-                 o.published_at IS NOT NULL FROM {outbox} AS o
+                 o.aggregate_type, o.published_at FROM {outbox} AS o
                  LEFT JOIN {failures} AS f ON f.pipeline = ?2 AND f.seq = o.seq AND f.id IS o.id
                  WHERE o.seq IN (SELECT value FROM json_each(?1))"
             ),
             read: format!(
                 "SELECT {}, 0 FROM {outbox} WHERE seq IN (SELECT value FROM json_each(?1))
                  ORDER BY seq",
-                event_columns()
+                event_columns("")
             ),
         }
     }

@@ -2,7 +2,7 @@
 
 use postrider::schema::TableName;
 
-use super::{HAS_COME, not_set_aside, nothing_before};
+use super::{HAS_COME, is_left, not_set_aside, nothing_before};
 use crate::admin::COUNT_MAX;
 
 /// How many rows behind one are looked at to tell whether it was overtaken.
@@ -65,12 +65,13 @@ impl ReconcileQueries {
                        WHERE p.seq > o.seq ORDER BY p.seq LIMIT {BEHIND}) AS q
                      WHERE julianday(q.published_at) > julianday(o.created_at) + ?4
                      AND q.aggregate_type = o.aggregate_type AND q.aggregate_id = o.aggregate_id)
-                 FROM (SELECT * FROM {outbox} AS o WHERE published_at IS NULL
+                 FROM (SELECT * FROM {outbox} AS o WHERE published_at IS NULL AND NOT {}
                    AND (?3 IS NULL OR o.aggregate_type IN (SELECT value FROM json_each(?3)))
                    AND NOT EXISTS (SELECT 1 FROM {checkpoints} WHERE progress = 'cursor')
                    ORDER BY o.seq LIMIT {ROWS}) AS o
                  WHERE julianday(o.created_at) < julianday(?1) AND {HAS_COME} AND NOT {}
                  ORDER BY o.seq LIMIT ?2",
+                is_left(&failures, "1"),
                 paused(&pipeline, "o")
             ),
             ahead: format!(

@@ -103,12 +103,13 @@ async fn a_row_that_is_not_an_event_is_handed_out_and_the_rest_flows() {
         "SELECT count(*) FROM outbox o LEFT JOIN outbox_failures f ON f.seq = o.seq
          WHERE f.seq IS NULL OR o.id IS NOT f.id OR o.aggregate_id IS NOT f.aggregate_id
          OR o.aggregate_type IS NOT f.aggregate_type OR o.event_type IS NOT f.event_type
-         OR o.event_version IS NOT f.event_version OR o.payload IS NOT f.payload
+         OR o.event_version IS NOT f.event_version
+         OR f.payload IS NOT iif(octet_length(o.payload) > 1048576, NULL, o.payload)
          OR o.headers IS NOT f.headers OR o.topic IS NOT f.topic
          OR o.occurred_at IS NOT f.occurred_at OR o.deliver_after IS NOT f.deliver_after
          OR typeof(o.event_version) <> typeof(f.event_version)",
     );
-    assert_eq!(changed, 0, "rows are set aside as they stand");
+    assert_eq!(changed, 0, "rows are set aside as they stand, but for what is heavy");
     let blocking: i64 =
         database.one("SELECT count(*) FROM outbox_failures WHERE blocks AND aggregate_id = x'01'");
     assert_eq!(blocking, 0, "what has no key blocks nothing");

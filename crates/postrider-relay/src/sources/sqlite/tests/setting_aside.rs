@@ -237,3 +237,37 @@ async fn nothing_is_settled_without_a_checkpoint() {
         assert_eq!(drain(&source).await, ["1"]);
     }
 }
+
+/// What a relay with a lower limit has set aside.
+#[tokio::test]
+async fn a_row_that_was_left_in_the_outbox_is_read_there_when_it_is_retried() {
+    for progress in Progress::ALL {
+        let database = Database::new();
+        database.write(&["a:1", "a:2"]);
+        let source = database.start(progress).await;
+        let records = read(&source).await;
+        let verdicts =
+            [(handle(&records, "1"), parked(true)), (handle(&records, "2"), Verdict::Queued)];
+        settle(&source, &verdicts).await;
+        drop(source);
+        database.execute(
+            "INSERT OR IGNORE INTO outbox (seq, id, aggregate_type, aggregate_id, event_type, payload)
+               SELECT seq, id, aggregate_type, aggregate_id, event_type, payload
+               FROM outbox_failures WHERE seq = 1;
+             UPDATE outbox SET published_at = NULL WHERE seq = 1;
+             UPDATE outbox_failures SET payload = NULL, due_at = '2000-01-01' WHERE seq = 1",
+        );
+        let source = database.start(progress).await;
+        let records = wait(&source).await;
+        assert_eq!(types(&records), ["1", "2"], "{progress}");
+        settle_all(&source, &records, &Verdict::Delivered).await;
+        assert!(aside(&database).is_empty());
+        let left = match progress {
+            Progress::Cursor => 2,
+            Progress::Mark => database
+                .one("SELECT count(*) FROM outbox WHERE published_at IS NOT NULL AND seq <= 2"),
+            Progress::Delete => 2 + database.one::<i64>("SELECT count(*) FROM outbox"),
+        };
+        assert_eq!(left, 2, "{progress}");
+    }
+}

@@ -100,7 +100,8 @@ async fn serve(mut stream: TcpStream, shared: &Shared) -> io::Result<()> {
         let status = match behaviour {
             Behaviour::Well | Behaviour::LosesAnswer => 204,
             Behaviour::RefusesKey(key) if refused(key) => 422,
-            Behaviour::RefusesKey(_) => 204,
+            Behaviour::AnswersKey(key, status) if refused(key) => status,
+            Behaviour::RefusesKey(_) | Behaviour::AnswersKey(..) => 204,
             Behaviour::Answers(status) | Behaviour::AnswersPause(status, _) => status,
             Behaviour::Redirects => 307,
             Behaviour::Garbage => 0,

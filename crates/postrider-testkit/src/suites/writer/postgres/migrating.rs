@@ -19,6 +19,7 @@ pub(super) fn cases() -> Vec<Case<Schema, ()>> {
     vec![
         case!(migrating_is_idempotent),
         case!(each_outbox_has_tables_of_its_own_and_all_share_the_inbox),
+        case!(a_backslash_in_a_name_escapes_nothing),
         case!(the_printed_script_leaves_nothing_pending),
         case!(several_may_migrate_at_once),
         case!(a_foreign_table_of_that_name_is_left_alone),
@@ -60,6 +61,27 @@ async fn each_outbox_has_tables_of_its_own_and_all_share_the_inbox(schema: Schem
     run(&client, &format!("SELECT {publish}('Order', '42', 'OrderPaid', '{{}}')")).await;
     assert_eq!(value::<i64>(&client, &format!("SELECT count(*) FROM {}", odd.quoted())).await, 1);
     assert_eq!(value::<i64>(&client, "SELECT count(*) FROM outbox").await, 0);
+}
+
+/// Where `standard_conforming_strings` is off, a backslash in a string escapes what follows it.
+async fn a_backslash_in_a_name_escapes_nothing(schema: Schema) {
+    let name = r"a'; DROP TABLE kept; --\";
+    let odd = TableName::new(name).expect("a quoted name may be odd");
+    let mut client = schema.connect().await;
+    run(&client, "CREATE TABLE kept ()").await;
+    for conforming in ["off", "on"] {
+        run(&client, &format!("SET standard_conforming_strings = {conforming}")).await;
+        let migrated = migrate(&mut client, &odd, Some(PARTITIONED)).await;
+        migrated.unwrap_or_else(|error| panic!("{conforming}: {error:?}"));
+        let rows = client.query("SELECT DISTINCT outbox FROM postrider_migrations", &[]).await;
+        let rows = rows.expect("it can be read");
+        assert_eq!(rows[0].get::<_, String>(0), name);
+        let function = format!("\"{name}_add_partitions\"");
+        let ahead = if conforming == "off" { 4 } else { 5 };
+        let added = format!("SELECT {function}({ahead})");
+        assert_eq!(value::<i32>(&client, &added).await, 1, "{conforming}");
+        run(&client, "SELECT FROM kept").await;
+    }
 }
 
 /// For those who migrate with a tool of their own.
@@ -117,7 +139,7 @@ async fn a_newer_schema_is_refused(schema: Schema) {
     let error = migrate(&mut client, &TableName::default(), None).await;
     let error = error.expect_err("the version is not known").to_string();
     let expected =
-        "the schema of outbox is at version 99 and this build knows up to 1; upgrade postrider";
+        "the schema of outbox is at version 99 and this build knows up to 4; upgrade postrider";
     assert_eq!(error, expected);
     run(&client, "DELETE FROM postrider_migrations WHERE version = 99").await;
     run(&client, "UPDATE postrider_migrations SET layout = 'round'").await;

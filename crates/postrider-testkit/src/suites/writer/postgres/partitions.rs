@@ -12,6 +12,7 @@ const INSERT: &str = "INSERT INTO outbox (aggregate_type, aggregate_id, event_ty
 pub(super) fn cases() -> Vec<Case<Schema, ()>> {
     vec![
         case!(partitions_are_made_ahead),
+        case!(so_many_partitions_are_made_and_no_more),
         case!(a_row_without_a_partition_is_kept),
         case!(an_old_partition_is_dropped),
         case!(a_writer_never_waits_for_a_drop),
@@ -42,6 +43,18 @@ async fn partitions_are_made_ahead(schema: Schema) {
     let placed: Vec<String> = values(&client, placed).await;
     let (today, tomorrow) = (&expected[0], &expected[1]);
     assert_eq!(placed, [format!("{today} 1"), format!("{today} 2"), format!("{tomorrow} 3")]);
+}
+
+/// Whoever may have partitions made may not fill the catalog.
+async fn so_many_partitions_are_made_and_no_more(schema: Schema) {
+    let client = migrated(&schema, PARTITIONED).await;
+    for ahead in [-1, 367, i32::MAX] {
+        let (code, message) =
+            refused(&client, &format!("SELECT outbox_add_partitions({ahead})")).await;
+        assert_eq!(code, "22023", "{message}");
+        assert!(message.contains("between 0 and 366"), "{message}");
+    }
+    assert_eq!(value::<i32>(&client, "SELECT outbox_add_partitions(4)").await, 1);
 }
 
 /// Nobody fails because partitions were not made in time.

@@ -1,6 +1,6 @@
 //! What each role may do, and what not.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use postrider::schema::TableName;
 use postrider::schema::postgres::{Layout, RolePrefix, roles};
@@ -20,6 +20,9 @@ pub(super) fn cases() -> Vec<Case<Schema, ()>> {
     vec![
         case!(a_writer_writes_and_nothing_else),
         case!(a_writer_has_what_the_library_needs),
+        case!(a_writer_cannot_claim_events_of_a_consumer),
+        case!(rights_that_a_writer_had_are_taken_from_it),
+        case!(an_id_that_is_written_twice_is_applied_once),
         case!(a_consumer_has_what_the_inbox_needs),
         case!(a_relay_has_what_relaying_needs),
         case!(a_reader_reads_and_nothing_else),
@@ -59,16 +62,15 @@ async fn a_writer_writes_and_nothing_else(schema: Schema) {
     run(&client, "SELECT outbox_publish_message('Order', '42', 'A', ''::bytea)").await;
     assert_eq!(messages(&owner).await.len(), 3);
     let insert = "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload)
-        VALUES ('Order', '42', 'A', '') RETURNING id";
-    value::<Uuid>(&client, insert).await;
-    let accept = format!("SELECT inbox_accept('billing', '{}')", Uuid::from_u128(1));
-    assert!(value::<bool>(&client, &accept).await);
-    assert!(!value::<bool>(&client, &accept).await);
-    run(&client, "SELECT inbox_accept_all('billing', ARRAY[gen_random_uuid()])").await;
+        VALUES ('Order', '42', 'A', '')";
+    run(&client, insert).await;
     assert_refused(
         &client,
         &[
             "SELECT payload FROM outbox",
+            "SELECT id FROM outbox",
+            "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload)
+                VALUES ('Order', '42', 'A', '') RETURNING id",
             "SELECT * FROM inbox",
             "SELECT * FROM inbox_messages",
             "SELECT inbox_advance('billing', 'Order', '42', 1)",
@@ -108,24 +110,95 @@ async fn a_writer_has_what_the_library_needs(schema: Schema) {
     outbox.publish(&mut tx, &one).await.expect("the event is written");
     outbox.publish_all(&mut tx, [&two, &event("C")]).await.expect("the events are written");
     outbox.publish_message(&mut tx, &event("M")).await.expect("the event is written");
-    let claim = Inbox::new().once(&mut tx, "billing", one.id()).await;
-    assert_eq!(claim.expect("the claim can be made"), Claim::First);
-    let claims = Inbox::new().once_all(&mut tx, "billing", &[one.id(), two.id()]).await;
-    assert_eq!(claims.expect("the claims can be made"), [Claim::Duplicate, Claim::First]);
     tx.commit().await.expect("the transaction can be committed");
+    let mut tx = client.transaction().await.expect("a transaction can be begun");
+    let error = outbox.publish(&mut tx, &two).await.expect_err("it is there already");
+    assert!(matches!(error, WriteError::Duplicate { id } if id == two.id()), "{error:?}");
+    tx.rollback().await.expect("the transaction can be rolled back");
+    // Which one it is among several, the server tells those who may read ids.
     let mut tx = client.transaction().await.expect("a transaction can be begun");
     let error = outbox.publish_all(&mut tx, [&event("D"), &two]).await;
     let error = error.expect_err("one of them is there already");
-    assert!(matches!(error, WriteError::Duplicate { id } if id == two.id()), "{error:?}");
+    assert!(matches!(error, WriteError::Database { .. }), "{error:?}");
     tx.rollback().await.expect("the transaction can be rolled back");
     let work = outbox.transact_async(&mut client, async |_| Ok(((), events![event("E")])));
     let done: Result<(), WriteError> = work.await;
     done.expect("the events are written");
     // What `was_written` asks.
-    let found = format!("SELECT EXISTS (SELECT FROM outbox WHERE id = '{}')", one.id());
-    assert!(value::<bool>(&client, &found).await);
+    let written = |id| format!("SELECT outbox_written(ARRAY['{id}'::uuid])");
+    assert!(value::<bool>(&client, &written(one.id())).await);
+    assert!(!value::<bool>(&client, &written(Uuid::from_u128(7))).await);
     let status = "SELECT pg_xact_status(pg_current_xact_id())";
     assert_eq!(value::<String>(&client, status).await, "in progress");
+}
+
+/// A claim keeps an event from taking effect.
+async fn a_writer_cannot_claim_events_of_a_consumer(_: Schema) {
+    for layout in [Layout::Plain, PARTITIONED] {
+        let schema = Schema::fresh().await;
+        let client = connect_as(&schema, "writer", layout).await;
+        let owner = schema.connect().await;
+        let theirs: Uuid = value(&owner, "SELECT id FROM outbox").await;
+        assert_refused(
+            &client,
+            &[
+                "SELECT id FROM outbox",
+                &format!("SELECT inbox_accept('billing', '{theirs}')"),
+                &format!("SELECT inbox_accept_all('billing', ARRAY['{theirs}'::uuid])"),
+                &format!("SELECT inbox_bury('billing', '{theirs}', 'O', '1', 'T', '', 'x', 1)"),
+                &format!("INSERT INTO inbox (consumer, event_id) VALUES ('billing', '{theirs}')"),
+                "INSERT INTO inbox_versions VALUES ('billing', 'Order', '1', 99)",
+                "DELETE FROM inbox_messages",
+                "SELECT event_id FROM inbox",
+            ],
+        )
+        .await;
+        let consumer = schema.connect_as(&format!("{}_consumer", schema.name())).await;
+        let accept = format!("SELECT inbox_accept('billing', '{theirs}')");
+        assert!(value::<bool>(&consumer, &accept).await, "it is the first to claim it");
+        // Whoever does both has both roles.
+        run(&owner, &format!("GRANT \"{0}_consumer\" TO \"{0}_writer\"", schema.name())).await;
+        assert!(!value::<bool>(&client, &accept).await);
+    }
+}
+
+/// Earlier versions gave them.
+async fn rights_that_a_writer_had_are_taken_from_it(schema: Schema) {
+    let client = connect_as(&schema, "writer", Layout::Plain).await;
+    let owner = schema.connect().await;
+    let writer = format!("\"{}_writer\"", schema.name());
+    run(
+        &owner,
+        &format!(
+            "GRANT SELECT (id) ON outbox TO {writer};
+             GRANT INSERT (consumer, event_id), SELECT (event_id) ON inbox TO {writer}"
+        ),
+    )
+    .await;
+    let read = "SELECT id FROM outbox";
+    let claim = "INSERT INTO inbox (consumer, event_id) VALUES ('billing', gen_random_uuid())";
+    run(&client, read).await;
+    run(&client, claim).await;
+    let prefix = RolePrefix::new(schema.name()).expect("the name is fine");
+    run(&owner, &roles(&TableName::default(), &prefix)).await;
+    assert_refused(&client, &[read, claim]).await;
+    run(&client, "SELECT outbox_publish('Order', '42', 'A', '{}')").await;
+}
+
+/// In an outbox with partitions nothing refuses an id that is used twice: consumers do.
+async fn an_id_that_is_written_twice_is_applied_once(schema: Schema) {
+    let client = connect_as(&schema, "writer", PARTITIONED).await;
+    let id = Uuid::from_u128(7);
+    let publish = format!("SELECT outbox_publish('Order', '42', 'A', '{{}}', id => '{id}')");
+    run(&client, &publish).await;
+    run(&client, &publish).await;
+    let owner = schema.connect().await;
+    let count = format!("SELECT count(*) FROM outbox WHERE id = '{id}'");
+    assert_eq!(value::<i64>(&owner, &count).await, 2);
+    let consumer = schema.connect_as(&format!("{}_consumer", schema.name())).await;
+    let accept = format!("SELECT inbox_accept('billing', '{id}')");
+    assert!(value::<bool>(&consumer, &accept).await);
+    assert!(!value::<bool>(&consumer, &accept).await);
 }
 
 async fn a_consumer_has_what_the_inbox_needs(schema: Schema) {
@@ -148,8 +221,8 @@ async fn a_consumer_has_what_the_inbox_needs(schema: Schema) {
     }
     inbox.bury(&mut tx, consumer, &three, "no stock", 3).await.expect("it can be buried");
     assert_eq!(inbox.revive(&mut tx, consumer, None).await.expect("it can be revived"), 1);
-    let later = SystemTime::now() + Duration::from_secs(60);
-    assert_eq!(inbox.prune(&mut tx, consumer, later, 10).await.expect("claims can be removed"), 2);
+    let pruned = inbox.prune(&mut tx, consumer, Duration::ZERO, 10).await;
+    assert_eq!(pruned.expect("claims can be removed"), 2);
     tx.commit().await.expect("the transaction can be committed");
     for statement in [
         "SELECT event_id FROM inbox_messages WHERE NOT dead FOR UPDATE SKIP LOCKED",
@@ -248,6 +321,7 @@ async fn a_reader_reads_and_nothing_else(schema: Schema) {
         &[
             "SELECT outbox_publish('Order', '42', 'A', '{}')",
             "SELECT outbox_publish_message('Order', '42', 'A', '{}')",
+            "SELECT outbox_written(ARRAY[gen_random_uuid()])",
             "SELECT inbox_accept('billing', gen_random_uuid())",
             "SELECT inbox_advance('billing', 'Order', '42', 1)",
             "UPDATE outbox SET published_at = now()",

@@ -1,7 +1,7 @@
 //! The check for drift.
 
 use postrider::schema::TableName;
-use postrider::schema::postgres::{Layout, migrate, verify};
+use postrider::schema::postgres::{Layout, migrate, migrations, verify};
 use tokio_postgres::Client;
 
 use super::{PARTITIONED, migrated, odd_name, run, values};
@@ -88,6 +88,10 @@ async fn every_drift_is_found(schema: Schema) {
             "trigger mine of outbox should not be there",
         ),
         (
+            "DROP TRIGGER outbox_replicated ON outbox",
+            "trigger outbox_replicated of outbox is missing",
+        ),
+        (
             "CREATE RULE mine AS ON INSERT TO inbox DO INSTEAD NOTHING",
             "rule mine of inbox should not be there",
         ),
@@ -172,7 +176,9 @@ async fn drift_of_partitions_is_found(schema: Schema) {
 
 async fn a_schema_without_tables_lacks_its_migrations(schema: Schema) {
     let mut client = schema.connect().await;
-    assert_eq!(differences(&mut client).await, ["migration 1 outbox was not applied"]);
+    let lacking = differences(&mut client).await;
+    assert_eq!(lacking[0], "migration 1 outbox was not applied");
+    assert_eq!(lacking.len(), migrations(Layout::Plain).len(), "{lacking:?}");
 }
 
 async fn verifying_leaves_nothing_behind(schema: Schema) {
