@@ -126,21 +126,22 @@ async fn lost_answers_lead_to_the_same_events_again(routes: Subject) {
 /// G-04, with a real endpoint that hangs up.
 async fn answers_lost_on_the_way_lead_to_the_same_events_again(routes: Subject) {
     let route = routes.fresh().await;
-    route.outbox.write(&spread(3, 1..4)).await;
+    route.outbox.write(&spread(3, 1..10)).await;
     let mut patient = options();
     patient.retry.attempts = 1000;
     let mut running = route.start(&Faults::none(), patient).await;
-    // Many brokers have to answer before anything can be sent.
-    running.until("it is connected", |status| status.totals.delivered == 3).await;
+    // Many brokers have to answer before anything can be sent. What sends several events of a key
+    // may have a connection of its own.
+    running.until("it is connected", |status| status.totals.delivered == 9).await;
     route.target.behave(Behaviour::LosesAnswer).await;
-    route.outbox.write(&spread(3, 4..13)).await;
-    route.until_arrived(6).await;
+    route.outbox.write(&spread(3, 10..19)).await;
+    route.until_arrived(12).await;
     route.target.behave(Behaviour::Well).await;
-    running.until("everything is delivered", |status| status.totals.delivered == 12).await;
+    running.until("everything is delivered", |status| status.totals.delivered == 18).await;
     let totals = running.stopped().await;
     assert_eq!(totals.parked, 0);
     let arrived = route.arrived().await.len();
-    route.check(3, 1..13, &[], arrived - 12).await;
+    route.check(3, 1..19, &[], arrived - 18).await;
 }
 
 /// What a sink that throttles asks for.
