@@ -15,7 +15,7 @@ fn postgres_is_migrated_once() {
     let before = postgres.migrate(&["status", "--json"]).assert_code(0);
     assert_eq!(
         before.stdout,
-        "{\"table\":\"outbox\",\"layout\":null,\"applied\":[],\"pending\":[{\"version\":1,\"name\":\"outbox\"},{\"version\":2,\"name\":\"trouble\"},{\"version\":3,\"name\":\"matching\"},{\"version\":4,\"name\":\"replicated\"}]}\n"
+        "{\"table\":\"outbox\",\"layout\":null,\"applied\":[],\"pending\":[{\"version\":1,\"name\":\"outbox\"},{\"version\":2,\"name\":\"trouble\"},{\"version\":3,\"name\":\"matching\"},{\"version\":4,\"name\":\"replicated\"},{\"version\":5,\"name\":\"rights\"}]}\n"
     );
     let talk = ["outbox, not there", "not yet"];
     let text = postgres.migrate(&["status"]).assert_code(0);
@@ -29,7 +29,7 @@ fn postgres_is_migrated_once() {
     let migrated = postgres.migrate(&["--json"]).assert_code(0);
     assert_eq!(
         migrated.stdout,
-        "{\"table\":\"outbox\",\"applied\":[{\"version\":1,\"name\":\"outbox\"},{\"version\":2,\"name\":\"trouble\"},{\"version\":3,\"name\":\"matching\"},{\"version\":4,\"name\":\"replicated\"}]}\n"
+        "{\"table\":\"outbox\",\"applied\":[{\"version\":1,\"name\":\"outbox\"},{\"version\":2,\"name\":\"trouble\"},{\"version\":3,\"name\":\"matching\"},{\"version\":4,\"name\":\"replicated\"},{\"version\":5,\"name\":\"rights\"}]}\n"
     );
     postgres
         .migrate(&[])

@@ -178,7 +178,7 @@ pub struct Message {
 }
 
 impl Message {
-    fn id(&self) -> Uuid {
+    pub(crate) fn id(&self) -> Uuid {
         let id = self.fields["id"].as_str().expect("a message has an id");
         id.parse().expect("an id is a UUID")
     }

@@ -1,4 +1,4 @@
-//! Events that are in no table: messages, and rows that are inserted and deleted at once.
+//! Events that are in no table: rows that are inserted and deleted in one transaction.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +10,7 @@ use postrider_relay::sources::{Mode, Progress, SourceSpec};
 use postrider_testkit::chaos::{Bank, Running, cdc, until};
 use postrider_testkit::suites::sink::Behaviour;
 use tokio::time::sleep;
+use uuid::Uuid;
 
 use crate::{Line, Reader, SLOTS, drop_slot, events, options, stubborn, write_elsewhere};
 
@@ -18,6 +19,7 @@ use crate::{Line, Reader, SLOTS, drop_slot, events, options, stubborn, write_els
 enum Way {
     /// It inserts and deletes.
     Deleted,
+    /// A function does both.
     Message,
 }
 
@@ -226,13 +228,45 @@ async fn a_lost_slot_is_refused() {
     }
 }
 
-/// G-01: a relay that has met a message knows of it, whatever becomes of the message.
+/// G-01: every login of the database can write logical messages, and none of them is an event, blocks a
+/// key, stops the relay or makes it keep its slot.
 #[tokio::test]
-async fn the_first_message_is_noted_before_it_is_handed_out() {
-    let bank = Way::Message.bank().await;
-    let reader = Reader::connect(&cdc(bank.url())).await.unwrap();
-    reader.get_to_log(&bank).await;
-    let message = bank.change_often(1, 1).await;
-    assert_eq!(events(&reader.read(1).await), message);
-    assert_eq!(bank.number(IS_LOG_ONLY).await, 1);
+async fn messages_of_any_login_are_no_events() {
+    let bank = Bank::fresh().await;
+    let line = Line::start(&bank).await;
+    let mut all = bank.change_often(1, 1).await;
+    line.target.until_arrived(&all).await;
+    let stranger = bank.connect().await;
+    let role = format!("stranger_{}", Uuid::now_v7().simple());
+    bank.run(&format!("CREATE ROLE {role}")).await;
+    stranger.batch_execute(&format!("SET ROLE {role}")).await.unwrap();
+    let outbox = "current_schema() || '.outbox'";
+    let fields = [
+        ("7", "'0192f4c2-7f0e-7c3a-8f00-000000000001'", "AccountChanged"),
+        ("8", "'0192f4c2-7f0e-7c3a-8f00-000000000002'", ""),
+        ("9", "repeat('x', 9600)", "AccountChanged"),
+        ("9223372036854775807", "'0192f4c2-7f0e-7c3a-8f00-000000000003'", "AccountChanged"),
+    ];
+    for (seq, id, event_type) in fields {
+        let header = format!(
+            "jsonb_build_object('outbox', {outbox}, 'seq', {seq}::bigint, 'id', {id},
+                 'aggregate_type', 'Account', 'aggregate_id', '1', 'event_type', '{event_type}',
+                 'event_version', 1, 'content_type', 'application/json', 'headers', '{{}}'::jsonb,
+                 'topic', NULL, 'occurred_at', 0, 'deliver_after', NULL)::text"
+        );
+        let forged = format!(
+            "SELECT pg_logical_emit_message(true, 'postrider',
+                 {header} || E'\\n' || '{{\"event\": 900000}}')"
+        );
+        stranger.batch_execute(&forged).await.unwrap();
+    }
+    stranger.batch_execute("RESET ROLE").await.unwrap();
+    all.extend(bank.change_often(1, 5).await);
+    line.target.until_arrived(&all).await;
+    assert!(!line.target.has(900_000), "a forged event was delivered");
+    let letters = bank.admin().await.dead_letters(&Selection::default(), None, 10).await.unwrap();
+    assert!(letters.is_empty(), "{letters:?}");
+    assert_eq!(bank.number(IS_LOG_ONLY).await, 0);
+    bank.run(&format!("DROP ROLE {role}")).await;
+    line.finish().await;
 }

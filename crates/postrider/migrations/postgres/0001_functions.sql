@@ -1,14 +1,4 @@
-{publish_functions}-- Whether one of these events is there, for those who know its id: a writer reads no ids of others. It
--- runs as its owner: not for everybody.
-CREATE FUNCTION {outbox_written}(ids uuid[]) RETURNS boolean
-LANGUAGE plpgsql STABLE SECURITY DEFINER AS $$
-BEGIN
-    RETURN EXISTS (SELECT FROM {outbox} AS o WHERE o.id = ANY($1));
-END
-$$;
-REVOKE ALL ON FUNCTION {outbox_written}(uuid[]) FROM PUBLIC;
-
--- Writes several events in order: a JSON array of objects whose members are the parameters
+{publish_functions}-- Writes several events in order: a JSON array of objects whose members are the parameters
 -- above. Answers their ids, in the same order.
 CREATE FUNCTION {outbox_publish_all}(events jsonb) RETURNS uuid[]
 LANGUAGE plpgsql AS $$

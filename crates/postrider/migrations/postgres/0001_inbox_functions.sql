@@ -187,8 +187,7 @@ BEGIN
     FOR made IN SELECT p.oid FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace
         WHERE n.nspname = current_schema() AND p.proname IN ('inbox_accept', 'inbox_accept_all',
             'inbox_advance', 'inbox_store', 'inbox_bury', 'inbox_revive', 'inbox_prune', {'outbox_publish'},
-            {'outbox_publish_message'}, {'outbox_publish_all'}, {'outbox_written'}, {'outbox_add_partitions'},
-            {'outbox_drop_partition'})
+            {'outbox_publish_message'}, {'outbox_publish_all'}, {'outbox_add_partitions'}, {'outbox_drop_partition'})
     LOOP
         EXECUTE format('ALTER FUNCTION %s SET search_path = %I, pg_temp', made, current_schema());
     END LOOP;

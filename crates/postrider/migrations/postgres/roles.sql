@@ -4,7 +4,7 @@ DO $$
 DECLARE
     made text;
 BEGIN
-    FOREACH made IN ARRAY ARRAY[{'writer'}, {'consumer'}, {'relay'}, {'reader'}] LOOP
+    FOREACH made IN ARRAY ARRAY[{'writer'}, {'log_writer'}, {'consumer'}, {'relay'}, {'reader'}] LOOP
         IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = made) THEN
             EXECUTE format('CREATE ROLE %I NOLOGIN', made);
         END IF;
@@ -22,14 +22,15 @@ REVOKE SELECT ON {outbox} FROM {writer};
 -- A claim keeps an event from taking effect, for any consumer that it names. Claims are the
 -- consumer's: an application that publishes and consumes gets both roles.
 REVOKE ALL ON inbox, inbox_versions, inbox_messages FROM {writer};
--- Events that are messages in the log have numbers of the same sequence.
-GRANT SELECT, INSERT ON {outbox_messages} TO {writer};
+-- Nor does it take numbers, or say that there are events in the log alone: pipelines would give up no
+-- slot any more. That is the log_writer's, which an application gets besides.
+REVOKE ALL ON {outbox_messages} FROM {writer};
 DO $$
 DECLARE
     numbers text := pg_get_serial_sequence(quote_ident({'outbox'}), 'seq');
 BEGIN
     IF numbers IS NOT NULL THEN
-        EXECUTE format('GRANT USAGE ON SEQUENCE %s TO %I', numbers, {'writer'});
+        EXECUTE format('REVOKE ALL ON SEQUENCE %s FROM %I', numbers, {'writer'});
     END IF;
 END
 $$;
@@ -60,7 +61,7 @@ DECLARE
 BEGIN
     FOR found IN SELECT p.oid::regprocedure AS name, g.grantee
         FROM (VALUES ({'outbox_publish'}, {'writer'}), ({'outbox_publish_all'}, {'writer'}),
-            ({'outbox_publish_message'}, {'writer'}),
+            ({'outbox_publish_message'}, {'log_writer'}),
             ({'outbox_written'}, {'writer'}),
             ('inbox_accept', {'consumer'}), ('inbox_accept_all', {'consumer'}),
             ('inbox_advance', {'consumer'}), ('inbox_store', {'consumer'}),

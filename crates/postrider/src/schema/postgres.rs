@@ -34,10 +34,11 @@ const NEW_ID: &str = "\
         substring(int8send(floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) FROM 3)
         FROM 1 FOR 6), 52, 1), 53, 1), 'hex')::uuid";
 
-/// Functions that publish an event, by a row or by a message.
+/// Functions that publish an event: by a row, by a message (of version 1), or by a row in the log alone.
 const PUBLISH: &str = include_str!("../../migrations/postgres/0001_publish.sql");
 const WRITE_EVENT: &str = include_str!("../../migrations/postgres/write_event.sql");
 const WRITE_MESSAGE: &str = include_str!("../../migrations/postgres/write_message.sql");
+const WRITE_TO_LOG: &str = include_str!("../../migrations/postgres/write_to_log.sql");
 
 /// What is wrong with a pipeline's sink is kept with its checkpoint, in every layout.
 const TROUBLE: Migration = Migration {
@@ -61,8 +62,25 @@ const REPLICATED: Migration = Migration {
     sql: include_str!("../../migrations/postgres/0004_replicated.sql"),
 };
 
-const PLAIN: &[Migration] = &[OUTBOX_PLAIN, TROUBLE, MATCHING, REPLICATED];
-const PARTITIONED: &[Migration] = &[OUTBOX_PARTITIONED, TROUBLE, MATCHING, REPLICATED];
+/// Functions that run with more rights than their caller has.
+const RIGHTS_PLAIN: Migration = Migration {
+    version: 5,
+    name: "rights",
+    sql: include_str!("../../migrations/postgres/0005_rights.sql"),
+};
+
+const RIGHTS_PARTITIONED: Migration = Migration {
+    version: 5,
+    name: "rights",
+    sql: concat!(
+        include_str!("../../migrations/postgres/0005_rights.sql"),
+        include_str!("../../migrations/postgres/0005_partitions.sql"),
+    ),
+};
+
+const PLAIN: &[Migration] = &[OUTBOX_PLAIN, TROUBLE, MATCHING, REPLICATED, RIGHTS_PLAIN];
+const PARTITIONED: &[Migration] =
+    &[OUTBOX_PARTITIONED, TROUBLE, MATCHING, REPLICATED, RIGHTS_PARTITIONED];
 const EXISTING: &[Migration] = &[OUTBOX_EXISTING, TROUBLE, MATCHING];
 
 const OUTBOX_PLAIN: Migration = Migration {
@@ -160,7 +178,15 @@ fn filled(migration: &Migration, outbox: &TableName, layout: Layout) -> String {
         Layout::Plain | Layout::Existing => ("id", "", 0),
     };
     let values = [
-        ("{publish_functions}", publish_functions()),
+        (
+            "{publish_functions}",
+            publish_functions("{outbox_publish}", WRITE_EVENT, PUBLISHES)
+                + &publish_functions("{outbox_publish_message}", WRITE_MESSAGE, PUBLISHES_TO_LOG),
+        ),
+        (
+            "{publish_to_log_functions}",
+            publish_functions("{outbox_publish_message}", WRITE_TO_LOG, PUBLISHES_TO_LOG),
+        ),
         ("{replicated_trigger}", replicated::trigger(Replicated::default())),
         ("{aggregate_id_bytes_max}", AGGREGATE_ID_BYTES_MAX.to_string()),
         ("{headers_bytes_max}", HEADERS_BYTES_MAX.to_string()),
@@ -181,27 +207,17 @@ fn filled(migration: &Migration, outbox: &TableName, layout: Layout) -> String {
     with_names(&sql, outbox)
 }
 
-fn publish_functions() -> String {
-    let written = [
-        (
-            "{outbox_publish}",
-            WRITE_EVENT,
-            "Writes one event in the caller's transaction and answers its id.",
-        ),
-        (
-            "{outbox_publish_message}",
-            WRITE_MESSAGE,
-            "Writes one event to the log alone, in the caller's transaction, and answers its id.",
-        ),
-    ];
-    let function = |(name, write_event, publishes): (&str, &str, &str)| {
-        PUBLISH
-            .replace("{publishes}", publishes)
-            .replace("{publish}", name)
-            .replace("{write_event}", write_event)
-    };
-    written.map(function).concat()
+/// Functions with one name, for each kind of payload.
+fn publish_functions(name: &str, write: &str, publishes: &str) -> String {
+    PUBLISH
+        .replace("{publishes}", publishes)
+        .replace("{publish}", name)
+        .replace("{write_event}", write)
 }
+
+const PUBLISHES: &str = "Writes one event in the caller's transaction and answers its id.";
+const PUBLISHES_TO_LOG: &str =
+    "Writes one event to the log alone, in the caller's transaction, and answers its id.";
 
 /// A quote for the bodies of functions that the table's name does not close.
 fn dollar_quote(outbox: &TableName) -> String {
@@ -234,6 +250,41 @@ mod tests {
             assert_eq!(versions, (1..=versions.len() as u32).collect::<Vec<_>>(), "{layout}");
             assert!(versions.len() > 1, "{layout}");
         }
+    }
+
+    /// Databases have them as they were. Write another migration instead.
+    #[test]
+    fn a_migration_that_was_applied_somewhere_is_never_changed() {
+        let outbox = TableName::default();
+        let digest = |layout, migration| {
+            let sql = filled(migration, &outbox, layout);
+            uuid::Uuid::new_v5(&uuid::Uuid::NAMESPACE_OID, sql.as_bytes()).to_string()
+        };
+        let found = LAYOUTS.map(|layout| {
+            migrations(layout).iter().map(|migration| digest(layout, migration)).collect::<Vec<_>>()
+        });
+        let expected: [&[&str]; 3] = [
+            &[
+                "aa88305d-6d6c-585a-8f74-6b2fa1eaf6f5",
+                "3425e175-2e2a-5d54-8467-7a5754e2411c",
+                "6c77e477-5cb5-51ea-99cd-c44a273e48f4",
+                "5ee4c664-5ad6-5084-a059-5732274c9873",
+                "29b595be-5d6a-5e5b-9b62-814ff3bbba91",
+            ],
+            &[
+                "1b17ecac-8585-57be-bc7c-84af06135d80",
+                "3425e175-2e2a-5d54-8467-7a5754e2411c",
+                "6c77e477-5cb5-51ea-99cd-c44a273e48f4",
+            ],
+            &[
+                "f9a49929-d316-5673-bfa6-57afb0c9a327",
+                "3425e175-2e2a-5d54-8467-7a5754e2411c",
+                "6c77e477-5cb5-51ea-99cd-c44a273e48f4",
+                "5ee4c664-5ad6-5084-a059-5732274c9873",
+                "1798096c-4dc7-50a8-b52d-1437eedaad83",
+            ],
+        ];
+        assert_eq!(found, expected);
     }
 
     #[test]

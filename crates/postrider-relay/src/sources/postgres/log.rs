@@ -55,7 +55,7 @@ pub(super) use self::errors::{cannot, without_polling};
 pub(super) use self::leave::{log_only, not_polled};
 pub(super) use self::names::Names;
 pub(super) use self::queries::LogQueries;
-pub(super) use self::rows::{LogRow, PREFIX, Stored, columns};
+pub(super) use self::rows::{Stored, columns};
 pub(super) use self::tail::{Mark, Place, Tail};
 
 /// How long to wait after a slot could not be made, or was given up.

@@ -1,45 +1,89 @@
 //! Events that are in the log of a server of PostgreSQL alone, read without the relay.
 
-use serde_json::Value;
+use std::collections::HashSet;
+
+use bytes::Bytes;
+use postrider_replication::pgoutput::{Column, Message as Logged, Tuple, Value as Sent, decode};
+use serde_json::{Map, Value, json};
 use tokio_postgres::Client;
+use tokio_postgres::types::Type;
+use uuid::Uuid;
 
 use crate::suites::writer::Message;
 
-/// The slot of a connection. It ends with it, and with a statement that fails.
-const SLOT: &str = "'postrider_test_' || pg_backend_pid()";
+/// The slot of a connection, and its publication. The slot ends with the connection, and with a
+/// statement that fails.
+const NAME: &str = "postrider_test_";
+/// From 1970 to 2000, in microseconds.
+const EPOCH_2000_US: i64 = 946_684_800_000_000;
 
 /// Keeps what is written to the log from now on, for this connection.
 pub async fn watch(client: &Client) {
-    let sql = format!("SELECT pg_create_logical_replication_slot({SLOT}, 'test_decoding', true)");
-    client.batch_execute(&sql).await.expect("a slot can be made");
+    let publication = format!(
+        "DO $$ BEGIN
+             EXECUTE format('DROP PUBLICATION IF EXISTS %I', '{NAME}' || pg_backend_pid());
+             EXECUTE format('CREATE PUBLICATION %I FOR TABLE outbox
+                 WITH (publish = insert, publish_via_partition_root = true)',
+                 '{NAME}' || pg_backend_pid());
+         END $$"
+    );
+    let slot = format!(
+        "SELECT pg_create_logical_replication_slot('{NAME}' || pg_backend_pid(), 'pgoutput', true)"
+    );
+    for sql in [publication, slot] {
+        client.batch_execute(&sql).await.expect("the log can be watched");
+    }
 }
 
-/// The messages for the outbox that were committed since the last call, in order.
+/// The events that were committed since the last call and are in no table, in order.
 pub async fn messages(client: &Client) -> Vec<Message> {
     let sql = format!(
-        "SELECT data, format('%I.outbox', current_schema()) FROM
-         pg_logical_slot_get_binary_changes({SLOT}, NULL, NULL, 'force-binary', 'true')"
+        "SELECT data FROM pg_logical_slot_get_binary_changes('{NAME}' || pg_backend_pid(), NULL,
+             NULL, 'proto_version', '1', 'binary', 'true',
+             'publication_names', '{NAME}' || pg_backend_pid())"
     );
     let rows = client.query(&sql, &[]).await.expect("the slot can be read");
-    let read = |row: &tokio_postgres::Row| {
-        let message = parse(row.get(0))?;
-        // Other tests write to the same database.
-        (message.fields["outbox"] == row.get::<_, &str>(1)).then_some(message)
-    };
-    rows.iter().filter_map(read).collect()
+    let ids = client.query("SELECT id FROM outbox", &[]).await.expect("the outbox can be read");
+    let kept: HashSet<Uuid> = ids.iter().map(|row| row.get(0)).collect();
+    let mut columns = Vec::new();
+    let mut found = Vec::new();
+    for row in rows {
+        let data = Bytes::copy_from_slice(row.get(0));
+        match decode(data, false).expect("the log can be read") {
+            Logged::Relation(relation) => columns = relation.columns,
+            Logged::Insert { new, .. } => found.push(message(&columns, &new)),
+            _ => {}
+        }
+    }
+    found.retain(|message| !kept.contains(&message.id()));
+    found
 }
 
-/// What `test_decoding` says, if that is a message of a transaction with our prefix.
-fn parse(said: &[u8]) -> Option<Message> {
-    let said = said.strip_prefix(b"message: transactional: 1 prefix: postrider, sz: ")?;
-    let (_, content) = split(said, b" content:")?;
-    let (fields, payload) = split(content, b"\n")?;
-    let fields: Value = serde_json::from_slice(fields).expect("the first line is JSON");
-    Some(Message { fields, payload: payload.to_vec() })
+fn message(columns: &[Column], row: &Tuple) -> Message {
+    let (mut fields, mut payload) = (Map::new(), Vec::new());
+    for (column, sent) in columns.iter().zip(row.values()) {
+        match sent {
+            Sent::Binary(bytes) if column.name == "payload" => payload = bytes.to_vec(),
+            Sent::Binary(bytes) => {
+                let ty = Type::from_oid(column.type_oid).expect("it is a type of the server's own");
+                fields.insert(column.name.clone(), field(&ty, &bytes));
+            }
+            Sent::Null => drop(fields.insert(column.name.clone(), Value::Null)),
+            other => panic!("{}: {other:?}", column.name),
+        }
+    }
+    Message { fields: fields.into(), payload }
 }
 
-/// What is before and behind the first of these bytes.
-fn split<'b>(bytes: &'b [u8], at: &[u8]) -> Option<(&'b [u8], &'b [u8])> {
-    let place = bytes.windows(at.len()).position(|found| found == at)?;
-    Some((&bytes[..place], &bytes[place + at.len()..]))
+/// A value as the server sends it in binary. Times are microseconds since 1970.
+fn field(ty: &Type, bytes: &[u8]) -> Value {
+    let number = || i64::from_be_bytes(bytes.try_into().expect("it has eight bytes"));
+    match *ty {
+        Type::INT8 | Type::XID8 => json!(number()),
+        Type::INT4 => json!(i32::from_be_bytes(bytes.try_into().expect("it has four bytes"))),
+        Type::JSONB => serde_json::from_slice(&bytes[1..]).expect("it is JSON"),
+        Type::TIMESTAMPTZ => json!(number() + EPOCH_2000_US),
+        Type::UUID => json!(Uuid::from_slice(bytes).expect("it is an id").to_string()),
+        _ => json!(std::str::from_utf8(bytes).expect("it is text")),
+    }
 }

@@ -5,15 +5,16 @@ use crate::schema::{TABLE_NAME_BYTES_MAX, TableName, postgres_literal, with_name
 
 const ROLES: &str = include_str!("../../../migrations/postgres/roles.sql");
 
-/// The SQL that makes four roles for an outbox and the inbox, if they do not exist, and gives them
-/// their rights: `<prefix>_writer`, `<prefix>_consumer`, `<prefix>_relay` and `<prefix>_reader`.
+/// The SQL that makes five roles for an outbox and the inbox, if they do not exist, and gives them
+/// their rights: `<prefix>_writer`, `<prefix>_log_writer`, `<prefix>_consumer`, `<prefix>_relay` and
+/// `<prefix>_reader`.
 /// For tables of our making.
 pub fn roles(outbox: &TableName, prefix: &RolePrefix) -> String {
     // A name may hold what looks like a placeholder, so that it is filled in last, and in one go
     // with the others.
     let tag = dollar_quote(&TableName(format!("{outbox} {}", prefix.0)));
     let mut sql = ROLES.replace("$$", &tag);
-    for role in ["writer", "consumer", "relay", "reader"] {
+    for role in ["writer", "log_writer", "consumer", "relay", "reader"] {
         let name = prefix.0.with_suffix(&format!("_{role}"));
         sql = sql.replace(&format!("{{{role}}}"), &guarded(&name.quoted()));
         sql = sql.replace(&format!("{{'{role}'}}"), &guarded(&postgres_literal(name.as_str())));
@@ -76,7 +77,7 @@ mod tests {
         let sql = roles(&outbox, &prefix);
         for expected in [
             "ON \"a\"\"b {writer}\" TO \"it's {outbox} $$_writer\";",
-            "ARRAY['it''s {outbox} $$_writer', 'it''s {outbox} $$_consumer', ",
+            "ARRAY['it''s {outbox} $$_writer', 'it''s {outbox} $$_log_writer', ",
             "('a\"b {writer}_publish', 'it''s {outbox} $$_writer')",
             "DO $x$",
         ] {

@@ -12,7 +12,6 @@ use tokio_postgres::types::Type;
 
 use super::tables::Place;
 use crate::audit::{Operation, Seen, Transaction, WrittenEvent, WrittenEvents};
-use crate::sources::postgres::log::{LogRow, PREFIX};
 use crate::sources::postgres::row::{Decoder, EPOCH_2000_SECS, Value};
 use crate::sources::postgres::table::Table;
 
@@ -26,8 +25,6 @@ const COLUMNS: [&str; 4] = ["id", "aggregate_type", "aggregate_id", "event_type"
 /// How the events of an outbox are recognized.
 #[derive(Debug)]
 pub(super) struct Outbox {
-    /// Schema and name, quoted: so messages name it.
-    pub(super) quoted: String,
     /// Its names for [`COLUMNS`].
     pub(super) theirs: [String; 4],
     pub(super) decoder: Decoder,
@@ -36,7 +33,6 @@ pub(super) struct Outbox {
 impl Outbox {
     pub(super) fn of(table: &Table) -> Self {
         Self {
-            quoted: table.quoted().to_owned(),
             theirs: COLUMNS.map(|name| table.theirs(name).to_owned()),
             decoder: Decoder { derives_ids: table.derives_ids() },
         }
@@ -107,9 +103,10 @@ impl Collector {
             Message::Truncate { relations, .. } => {
                 relations.into_iter().for_each(|it| self.change(it, Operation::Truncate));
             }
-            // One that is not part of a transaction stays when that is rolled back.
-            Message::Logical { transactional: true, prefix, content, length, .. } => {
-                self.logical(&prefix, &content, length as usize);
+            Message::Logical { transactional: true, prefix, content, .. }
+                if prefix == END_PREFIX =>
+            {
+                self.is_end |= content.as_ref() == self.run.as_bytes();
             }
             Message::Commit { end_lsn, .. } => {
                 let open = self.open.take();
@@ -143,19 +140,6 @@ impl Collector {
     fn write(&mut self, event: WrittenEvent) {
         if let Some(open) = &mut self.open {
             open.events.add(event);
-        }
-    }
-
-    fn logical(&mut self, prefix: &str, content: &Bytes, bytes: usize) {
-        if prefix == END_PREFIX {
-            self.is_end |= content.as_ref() == self.run.as_bytes();
-        } else if prefix == PREFIX
-            && let Some((outbox, row)) = LogRow::of_message(content, bytes)
-            && outbox == self.outbox.quoted
-        {
-            let text = |name| shown(&row.text(name).unwrap_or_default());
-            let [id, aggregate_type, aggregate_id, event_type] = COLUMNS.map(text);
-            self.write(WrittenEvent { event_id: id, aggregate_type, aggregate_id, event_type });
         }
     }
 

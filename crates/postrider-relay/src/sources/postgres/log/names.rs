@@ -12,7 +12,7 @@ const NAME_BYTES_MAX: usize = 63;
 pub(in super::super) struct Names {
     pub(in super::super) slot: String,
     pub(in super::super) publication: String,
-    /// Schema and name of the outbox, quoted: so messages name it, too.
+    /// Schema and name of the outbox, quoted.
     pub(in super::super) outbox: String,
 }
 

@@ -1,19 +1,15 @@
-//! Makes events of what the log says: rows that were inserted, and messages.
+//! Makes events of what the log says: of rows that were inserted.
 
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use postrider::Event;
 use postrider_replication::pgoutput::{Relation, Tuple, Value as Sent};
-use serde::Deserialize;
 use tokio_postgres::types::Type;
 
 use crate::sources::postgres::read::Read;
 use crate::sources::postgres::row::{Columns, Decoded, Decoder, EPOCH_2000_SECS, LIMITS, Value};
 use crate::sources::postgres::table::Table;
-
-/// Whose messages those of an outbox are.
-pub(in super::super) const PREFIX: &str = "postrider";
 
 /// Our names, first those of an event in the order in which `row` reads them, and whether there
 /// is nothing to put in its place.
@@ -174,7 +170,7 @@ impl Field {
     }
 }
 
-/// A row of the log, or a message, column by column.
+/// A row of the log, column by column.
 #[derive(Debug, Default)]
 pub(in super::super) struct LogRow([Option<Field>; COLUMNS.len()]);
 
@@ -207,37 +203,6 @@ pub(super) struct Logged {
 }
 
 impl LogRow {
-    /// A message, as `outbox_publish_message` makes it, and the outbox that it is for. `None` if
-    /// it is something else. If it has more bytes than are there, its payload is too long.
-    pub(in super::super) fn of_message(content: &Bytes, bytes: usize) -> Option<(String, Self)> {
-        let end = content.iter().position(|byte| *byte == b'\n')?;
-        let payload = match bytes > content.len() {
-            true => Field::too_long(bytes - (end + 1)),
-            false => Field::new(Type::BYTEA, content.slice(end + 1..)),
-        };
-        let header: Header = serde_json::from_slice(&content[..end]).ok()?;
-        let mut row = Self::default();
-        let fields = [
-            ("seq", Some(Field::integer(header.seq))),
-            ("id", Some(Field::text(header.id))),
-            ("aggregate_type", Some(Field::text(header.aggregate_type))),
-            ("aggregate_id", Some(Field::text(header.aggregate_id))),
-            ("event_type", Some(Field::text(header.event_type))),
-            ("event_version", Some(Field::integer(header.event_version))),
-            ("payload", Some(payload)),
-            ("content_type", Some(Field::text(header.content_type))),
-            ("headers", Some(Field::text(header.headers.to_string()))),
-            ("topic", header.topic.map(Field::text)),
-            ("occurred_at", Some(Field::time(header.occurred_at))),
-            ("deliver_after", header.deliver_after.map(Field::time)),
-        ];
-        for (name, field) in fields {
-            let index = COLUMNS.iter().position(|(column, _)| *column == name);
-            row.0[index.expect("it is a column")] = field;
-        }
-        Some((header.outbox, row))
-    }
-
     /// Whether it is for a pipeline of these aggregate types.
     pub(super) fn is_for(&self, types: Option<&[String]>) -> bool {
         let is_published = self.0[PUBLISHED_AT].is_some();
@@ -307,24 +272,6 @@ impl LogRow {
     }
 }
 
-/// The first line of a message.
-#[derive(Deserialize)]
-struct Header {
-    outbox: String,
-    seq: i64,
-    id: String,
-    aggregate_type: String,
-    aggregate_id: String,
-    event_type: String,
-    event_version: i64,
-    content_type: String,
-    headers: serde_json::Value,
-    topic: Option<String>,
-    /// Microseconds since 1970.
-    occurred_at: i64,
-    deliver_after: Option<i64>,
-}
-
 /// What is set aside of an event that is in no table, column by column.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in super::super) struct Stored {
@@ -363,28 +310,37 @@ impl Stored {
 
 #[cfg(test)]
 mod tests {
-    use bytes::{BufMut as _, BytesMut};
-
     use super::*;
 
-    fn message(header: &str, payload: &[u8]) -> Bytes {
-        let mut content = BytesMut::from(header.as_bytes());
-        content.put_u8(b'\n');
-        content.put_slice(payload);
-        content.freeze()
-    }
-
-    const HEADER: &str = r#"{"outbox":"public.outbox","seq":7,"id":"0192f4c2-7f0e-7c3a-8f00-000000000001","aggregate_type":"order","aggregate_id":"o-1","event_type":"OrderPaid","event_version":2,"content_type":"application/json","headers":{"a":"b"},"topic":null,"occurred_at":1700000000000000,"deliver_after":946684800000500}"#;
-
-    fn of_message(content: &Bytes) -> Option<(String, LogRow)> {
-        LogRow::of_message(content, content.len())
+    /// A row with these values instead of its own.
+    fn row(others: &[(&str, Option<Field>)]) -> LogRow {
+        let id = Field::text("0192f4c2-7f0e-7c3a-8f00-000000000001");
+        let mut row = LogRow::default();
+        let mut set = |name: &str, field: Option<Field>| {
+            let index = COLUMNS.iter().position(|(column, _)| *column == name);
+            row.0[index.expect("it is a column")] = field;
+        };
+        set("seq", Some(Field::integer(7)));
+        set("id", Some(id));
+        set("aggregate_type", Some(Field::text("order")));
+        set("aggregate_id", Some(Field::text("o-1")));
+        set("event_type", Some(Field::text("OrderPaid")));
+        set("event_version", Some(Field::integer(2)));
+        set("payload", Some(Field::new(Type::BYTEA, Bytes::from_static(b"{}"))));
+        set("content_type", Some(Field::text("application/json")));
+        set("headers", Some(Field::text(r#"{"a":"b"}"#)));
+        set("occurred_at", Some(Field::time(1_700_000_000_000_000)));
+        set("deliver_after", Some(Field::time(946_684_800_000_500)));
+        set("xid", Some(Field::new(Type::XID8, Bytes::copy_from_slice(&741_u64.to_be_bytes()))));
+        for (name, field) in others {
+            set(name, field.clone());
+        }
+        row
     }
 
     #[test]
-    fn of_a_message_that_is_too_long_all_is_known_but_its_payload() {
-        let content = message(HEADER, b"the beginning");
-        let bytes = HEADER.len() + 1 + 300_000_000;
-        let (_, row) = LogRow::of_message(&content, bytes).unwrap();
+    fn of_a_payload_that_is_too_long_the_length_is_told() {
+        let row = row(&[("payload", Some(Field::too_long(300_000_000)))]);
         let Logged { read, .. } = row.read(&Decoder { derives_ids: None }, 100).unwrap();
         let bad = read.decoded.event.unwrap_err();
         assert_eq!(bad.reason, "payload has 300000000 bytes, the limit is 1048576");
@@ -394,14 +350,13 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_an_event() {
-        let (outbox, row) = of_message(&message(HEADER, b"{\n}")).unwrap();
-        assert_eq!(outbox, "public.outbox");
+    fn a_row_is_an_event() {
+        let row = row(&[]);
         let Logged { read, xid } = row.read(&Decoder { derives_ids: None }, 100).unwrap();
-        assert_eq!((read.decoded.seq, xid), (7, None));
+        assert_eq!((read.decoded.seq, xid), (7, Some(741)));
         assert_eq!(read.delay, Some(Duration::from_micros(400)));
         let event = read.decoded.event.unwrap();
-        assert_eq!(event.payload().as_ref(), b"{\n}");
+        assert_eq!(event.payload().as_ref(), b"{}");
         assert_eq!((event.event_version(), event.topic()), (2, None));
         assert_eq!(event.headers().get("a").map(String::as_str), Some("b"));
         let occurred_at = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
@@ -412,8 +367,8 @@ mod tests {
 
     #[test]
     fn what_is_not_an_event_is_kept_as_it_is() {
-        let header = HEADER.replace("\"OrderPaid\"", "\"\"");
-        let (_, row) = of_message(&message(&header, b"x")).unwrap();
+        let payload = Field::new(Type::BYTEA, Bytes::from_static(b"x"));
+        let row = row(&[("event_type", Some(Field::text(""))), ("payload", Some(payload))]);
         let Logged { read, .. } = row.read(&Decoder { derives_ids: None }, 0).unwrap();
         assert!(read.decoded.event.is_err());
         let raw = read.decoded.raw.unwrap();
@@ -421,8 +376,5 @@ mod tests {
             (raw.payload.as_deref(), raw.event_type.as_deref()),
             (Some(&b"x"[..]), Some(""))
         );
-        for content in ["", "{}", "{}\n", "nothing of ours"] {
-            assert!(of_message(&Bytes::from(content)).is_none(), "{content}");
-        }
     }
 }

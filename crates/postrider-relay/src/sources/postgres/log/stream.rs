@@ -5,15 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use bytes::Bytes;
 use postrider::event::PAYLOAD_BYTES_MAX;
 use postrider_replication::pgoutput::{Message, decode};
 use postrider_replication::{Batch, Flow, Frame, Lsn, PgOutput, Replication};
 use tokio::time::timeout;
-use tracing::{debug, warn};
+use tracing::debug;
 
 use super::errors::{cannot, is_of_slot};
-use super::rows::{LogRow, Logged, Mapping, PREFIX};
+use super::rows::{LogRow, Logged, Mapping};
 use super::tail::Torn;
 use super::{Log, log_only};
 use crate::source::{Record, SourceError, SourceErrorKind};
@@ -24,8 +23,7 @@ use crate::sources::postgres::{Shared, lock};
 
 /// How much is received ahead, in bytes.
 const BUFFER_BYTES: usize = 1 << 20;
-/// What is kept of a column, and of a message: enough for a payload of the largest size with all
-/// that stands before it in a message.
+/// What is kept of a column: more than a payload may have.
 pub(in super::super) const VALUE_BYTES_MAX: usize = 2 * PAYLOAD_BYTES_MAX;
 
 /// What the stream has said so far.
@@ -164,7 +162,8 @@ impl Shared {
         let output = PgOutput {
             publications: vec![log.sql.names().publication.clone()],
             binary: true,
-            messages: true,
+            // Every login of the database can write logical messages: none is an event.
+            messages: false,
             // A row that was written here while changes of another server were applied has the
             // origin of those. Rows of that server are dealt with by the trigger of the outbox.
             origin_none: false,
@@ -225,19 +224,6 @@ impl Shared {
                     let row = mapping.row(&new);
                     items.push(self.item(&row, sent_at_us)?);
                 }
-                Message::Logical { transactional: true, prefix, content, length, lsn, .. }
-                    if prefix == PREFIX =>
-                {
-                    let mut item = self.message(log, &content, length as usize, sent_at_us)?;
-                    if let Item::Row(row) = &mut item
-                        && let Err(bad) = &mut row.read.decoded.event
-                        && length as usize > content.len()
-                    {
-                        let note = format!("; it is in the log at {lsn} alone, and was not kept");
-                        bad.reason.push_str(&note);
-                    }
-                    items.push(item);
-                }
                 _ => {}
             }
         }
@@ -251,12 +237,6 @@ impl Shared {
             let publication = log.sql.publication(&self.reader).await?;
             self.refuse_changed(log, publication).await?;
         }
-        // There are events that only the log has.
-        let is_message = |item: &Item| matches!(item, Item::Row(row) if row.xid.is_none());
-        if !log.log_only.load(Ordering::Relaxed) && items.iter().any(is_message) {
-            log.sql.put_log_only(&self.reader, &self.pipeline).await?;
-            log.log_only.store(true, Ordering::Relaxed);
-        }
         Ok(())
     }
 
@@ -266,27 +246,6 @@ impl Shared {
         }
         let read = row.read(&self.decoder, sent_at_us).ok_or(Unfit::Changed("seq"))?;
         Ok(Item::Row(Box::new(read)))
-    }
-
-    fn message(
-        &self,
-        log: &Log,
-        content: &Bytes,
-        bytes: usize,
-        sent_at_us: i64,
-    ) -> Result<Item, Unfit> {
-        match LogRow::of_message(content, bytes) {
-            Some((outbox, row)) if outbox == log.sql.names().outbox => self.item(&row, sent_at_us),
-            Some(_) => Ok(Item::Other(None)),
-            None => {
-                warn!(
-                    pipeline = self.pipeline,
-                    bytes,
-                    "a message in the log is not from outbox_publish_message, and passed over"
-                );
-                Ok(Item::Other(None))
-            }
-        }
     }
 
     /// Takes in what was read.

@@ -1,6 +1,6 @@
 //! Making the tables.
 
-use postrider::schema::postgres::{Layout, migrate, migrations, pending, sql, status};
+use postrider::schema::postgres::{Layout, migrate, migrations, pending, sql, status, verify};
 use postrider::schema::{SchemaError, TableName};
 use tokio::task::JoinSet;
 use tokio_postgres::error::SqlState;
@@ -21,6 +21,7 @@ pub(super) fn cases() -> Vec<Case<Schema, ()>> {
         case!(each_outbox_has_tables_of_its_own_and_all_share_the_inbox),
         case!(a_backslash_in_a_name_escapes_nothing),
         case!(the_printed_script_leaves_nothing_pending),
+        case!(a_schema_of_any_version_becomes_the_same),
         case!(several_may_migrate_at_once),
         case!(a_foreign_table_of_that_name_is_left_alone),
         case!(a_newer_schema_is_refused),
@@ -111,6 +112,30 @@ async fn the_printed_script_leaves_nothing_pending(schema: Schema) {
     }
 }
 
+/// G-10: a migration that was applied somewhere is never changed; what is new comes in the next one.
+async fn a_schema_of_any_version_becomes_the_same(schema: Schema) {
+    let (mut client, outbox) = (schema.connect().await, TableName::default());
+    for layout in [Layout::Plain, PARTITIONED] {
+        let script = sql(&outbox, layout);
+        let noted: Vec<usize> =
+            script.match_indices("INSERT INTO postrider_migrations").map(|(at, _)| at).collect();
+        assert_eq!(noted.len(), migrations(layout).len());
+        for (version, begin) in noted.into_iter().enumerate() {
+            let end = begin + script[begin..].find(";\n").expect("a statement has an end") + 1;
+            run(
+                &client,
+                &format!("CREATE SCHEMA again; SET search_path = again; {}", &script[..end]),
+            )
+            .await;
+            let applied = migrate(&mut client, &outbox, None).await.expect("it can be migrated");
+            assert_eq!(applied.len(), migrations(layout).len() - version - 1);
+            let differences = verify(&mut client, &outbox).await.expect("it can be verified");
+            assert!(differences.is_empty(), "from version {}: {differences:?}", version + 1);
+            run(&client, "DROP SCHEMA again CASCADE").await;
+        }
+    }
+}
+
 async fn several_may_migrate_at_once(schema: Schema) {
     let mut migrators = JoinSet::new();
     for _ in 0..4 {
@@ -139,7 +164,7 @@ async fn a_newer_schema_is_refused(schema: Schema) {
     let error = migrate(&mut client, &TableName::default(), None).await;
     let error = error.expect_err("the version is not known").to_string();
     let expected =
-        "the schema of outbox is at version 99 and this build knows up to 4; upgrade postrider";
+        "the schema of outbox is at version 99 and this build knows up to 5; upgrade postrider";
     assert_eq!(error, expected);
     run(&client, "DELETE FROM postrider_migrations WHERE version = 99").await;
     run(&client, "UPDATE postrider_migrations SET layout = 'round'").await;
