@@ -9,7 +9,7 @@
 mod artifacts;
 mod jobs;
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use crate::commands::{Failed, cargo, run, text};
@@ -21,9 +21,6 @@ use jobs::Job;
 const FORMAT: &str = "fmt --all --check";
 const LINTS: &str = "clippy --workspace --all-targets --all-features -- -D warnings";
 const DOCTESTS: &str = "test --workspace --all-features --no-fail-fast --doc";
-
-/// What we depend on, held against `deny.toml`. With the features of the tests nothing is built anew for it.
-const DENY: &str = "run --quiet --all-features --bin deny --";
 
 /// Test binaries that take long, the longest first: what begins last must not take long.
 const LONGEST: [&str; 10] = [
@@ -138,7 +135,7 @@ fn test_jobs(binaries: &[TestBinary]) -> Result<Vec<Job>, Failed> {
 
 /// They need cargo's lock on what is built, so they run one after another.
 fn lints_of_other_features() -> Vec<Job> {
-    let mut steps = vec![cargo_step(DENY), cargo_step(DEMO)];
+    let mut steps = vec![cargo_step(DEMO)];
     for (package, features) in ALONE {
         for feature in features {
             let mut step = cargo();
@@ -153,9 +150,14 @@ fn lints_of_other_features() -> Vec<Job> {
     steps.into_iter().map(|step| Job::new(text(&step), step)).collect()
 }
 
-/// Checks what we depend on, and nothing else.
-pub(crate) fn deny(options: &[&str]) -> Result<(), Failed> {
-    run(cargo_step(DENY).args(options))
+/// Holds what we depend on against `deny.toml`, by cargo-deny.
+pub(crate) fn deny() -> Result<(), Failed> {
+    let is_there = cargo_step("deny --version").stderr(Stdio::null()).stdout(Stdio::null()).status();
+    if !is_there.is_ok_and(|status| status.success()) {
+        let message = "cargo-deny is not installed; run `cargo install cargo-deny --locked`";
+        return Err(Failed(message.to_owned()));
+    }
+    run(&mut cargo_step("deny --all-features check"))
 }
 
 fn cargo_step(args: &str) -> Command {
