@@ -152,7 +152,8 @@ fn lints_of_other_features() -> Vec<Job> {
 
 /// Holds what we depend on against `deny.toml`, by cargo-deny.
 pub(crate) fn deny() -> Result<(), Failed> {
-    let is_there = cargo_step("deny --version").stderr(Stdio::null()).stdout(Stdio::null()).status();
+    let is_there =
+        cargo_step("deny --version").stderr(Stdio::null()).stdout(Stdio::null()).status();
     if !is_there.is_ok_and(|status| status.success()) {
         let message = "cargo-deny is not installed; run `cargo install cargo-deny --locked`";
         return Err(Failed(message.to_owned()));
