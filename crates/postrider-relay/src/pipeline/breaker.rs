@@ -26,8 +26,16 @@ use super::decision::backoff;
 
 /// Failures of so many different lanes, without a success between them, are an outage.
 pub const OUTAGE_LANES: usize = 10;
-/// When a lane has failed so often in an outage, and few others have, no others are left.
-const TURNS: u32 = 3;
+/// When a lane has failed so often in an outage, and few others have, no others are left. The pauses of
+/// two lanes differ by a factor of two at most, and the breaker's come on top, so a lane that fails so
+/// often has given every other one its turn.
+const TURNS: u32 = 10;
+
+/// How many lanes are an outage where a pipeline has so many shards. Each shard knows its own lanes
+/// alone, and all of them together are to park few events.
+pub fn outage_lanes(shards: u32) -> usize {
+    OUTAGE_LANES.div_ceil(usize::try_from(shards).unwrap_or(usize::MAX).max(1)).max(2)
+}
 /// The first pause of an outage.
 const PAUSE_INITIAL: Duration = Duration::from_millis(250);
 /// The longest pause of an outage: so long recovery may go unnoticed.
@@ -45,8 +53,10 @@ pub(super) struct Breaker {
     probes: usize,
     /// Lanes that failed since the last success.
     streak: Vec<u64>,
-    /// Lanes that failed while everything did, and how often: fewer than [`OUTAGE_LANES`] of them.
+    /// Lanes that failed while everything did, and how often: fewer of them than are an outage.
     again: Vec<(u64, u32)>,
+    /// Failures of so many lanes are an outage.
+    outage_lanes: usize,
     seed: u64,
 }
 
@@ -65,9 +75,13 @@ enum State {
 }
 
 impl Breaker {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(super) fn new(seed: u64, outage_lanes: usize) -> Self {
         let (state, streak, again) = (State::Closed, Vec::new(), Vec::new());
-        Self { state, rounds: 0, probes: 1, streak, again, seed }
+        Self { state, rounds: 0, probes: 1, streak, again, outage_lanes, seed }
+    }
+
+    fn closed(&self) -> Self {
+        Self::new(self.seed, self.outage_lanes)
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -98,14 +112,14 @@ impl Breaker {
     pub(super) fn answered(&mut self, now: Duration) {
         match self.state {
             State::Open { until, asked: true } if now < until => self.streak.clear(),
-            State::Open { .. } | State::Closed | State::Probing => *self = Self::new(self.seed),
+            State::Open { .. } | State::Closed | State::Probing => *self = self.closed(),
         }
     }
 
     /// An event can never be accepted: that says nothing about others. Only a sink that could not
     /// be reached is back with it.
     pub(super) fn rejected(&mut self, now: Duration) {
-        if self.state == State::Probing && self.streak.len() < OUTAGE_LANES {
+        if self.state == State::Probing && self.streak.len() < self.outage_lanes {
             self.answered(now);
         }
     }
@@ -126,11 +140,11 @@ impl Breaker {
 
     /// An event of this lane failed or was refused. True if that is part of an outage.
     pub(super) fn failed(&mut self, lane: u64, now: Duration) -> bool {
-        let everything_fails = self.streak.len() >= OUTAGE_LANES;
+        let everything_fails = self.streak.len() >= self.outage_lanes;
         let may_close = matches!(self.state, State::Open { asked: false, .. } | State::Probing);
         if everything_fails && may_close && self.are_few_left(lane) {
             let streak = self.again.drain(..).map(|(lane, _)| lane).collect();
-            *self = Self { streak, ..Self::new(self.seed) };
+            *self = Self { streak, ..self.closed() };
             return false;
         }
         match self.state {
@@ -146,7 +160,7 @@ impl Breaker {
         if !self.streak.contains(&lane) {
             self.streak.push(lane);
         }
-        if self.streak.len() < OUTAGE_LANES {
+        if self.streak.len() < self.outage_lanes {
             return false;
         }
         self.open(now);
@@ -165,7 +179,7 @@ impl Breaker {
                 1
             }
         };
-        if self.again.len() >= OUTAGE_LANES {
+        if self.again.len() >= self.outage_lanes {
             self.again.clear();
             return false;
         }
@@ -195,7 +209,7 @@ mod tests {
 
     #[test]
     fn an_outage_opens_it_probes_follow_and_a_success_closes_it() {
-        let mut breaker = Breaker::new(1);
+        let mut breaker = Breaker::new(1, OUTAGE_LANES);
         assert_eq!(breaker.allowance(ms(0), 0), usize::MAX);
         breaker.unavailable(ms(0));
         assert_eq!(breaker.allowance(ms(1), 0), 0);
@@ -211,7 +225,7 @@ mod tests {
 
     #[test]
     fn failures_of_one_lane_are_no_outage_but_of_many_lanes_are() {
-        let mut breaker = Breaker::new(1);
+        let mut breaker = Breaker::new(1, OUTAGE_LANES);
         for _ in 0..1000 {
             assert!(!breaker.failed(1, ms(0)));
         }
@@ -224,7 +238,7 @@ mod tests {
 
     #[test]
     fn an_event_that_can_never_be_accepted_neither_ends_an_outage_nor_a_streak() {
-        let mut breaker = Breaker::new(1);
+        let mut breaker = Breaker::new(1, OUTAGE_LANES);
         for lane in 0..OUTAGE_LANES as u64 {
             assert!(breaker.is_closed());
             breaker.rejected(ms(0));
@@ -235,7 +249,7 @@ mod tests {
         breaker.rejected(PAUSE_MAX);
         assert!(!breaker.is_closed());
         assert_eq!(breaker.allowance(PAUSE_MAX, 0), 1, "another one is tried at once");
-        let mut away = Breaker::new(1);
+        let mut away = Breaker::new(1, OUTAGE_LANES);
         away.unavailable(ms(0));
         assert_eq!(away.allowance(PAUSE_MAX, 0), 1);
         away.rejected(PAUSE_MAX);
@@ -244,7 +258,7 @@ mod tests {
 
     #[test]
     fn fruitless_rounds_of_failures_let_more_probes_through() {
-        let mut breaker = Breaker::new(1);
+        let mut breaker = Breaker::new(1, OUTAGE_LANES);
         for lane in 0..OUTAGE_LANES as u64 {
             breaker.failed(lane, ms(0));
         }
@@ -260,7 +274,7 @@ mod tests {
 
     #[test]
     fn the_few_lanes_that_are_left_are_bad_themselves() {
-        let mut breaker = Breaker::new(1);
+        let mut breaker = Breaker::new(1, OUTAGE_LANES);
         let mut now = ms(0);
         let mut fails = |breaker: &mut Breaker, lane| {
             now += PAUSE_MAX;
@@ -274,15 +288,51 @@ mod tests {
         for lane in 0..100 * OUTAGE_LANES as u64 {
             assert!(fails(&mut breaker, lane % OUTAGE_LANES as u64), "{lane}");
         }
-        let few = [1, 2, 1, 2, 1];
-        assert_eq!(few.map(|lane| fails(&mut breaker, lane)), [true, true, true, true, false]);
+        for turn in 1..TURNS {
+            assert!(fails(&mut breaker, 1) && fails(&mut breaker, 2), "turn {turn}");
+        }
+        assert!(!fails(&mut breaker, 1));
         assert!(breaker.is_closed());
         assert!(!fails(&mut breaker, 2), "and so on");
     }
 
+    /// Lanes come back after different pauses, so that some fail more often than others.
+    #[test]
+    fn ten_lanes_that_fail_at_their_own_pace_are_an_outage_for_as_long_as_it_takes() {
+        const PAUSE: u64 = 16_000;
+        for lanes in [10, 12, 15] {
+            let mut breaker = Breaker::new(1, OUTAGE_LANES);
+            let mut random = 7_u64;
+            let mut due: Vec<u64> = vec![0; lanes];
+            let mut now = 0;
+            let mut counted = 0;
+            for round in 0..20_000 {
+                let allowance = breaker.allowance(ms(now), 0);
+                let ready: Vec<usize> = (0..lanes).filter(|lane| due[*lane] <= now).collect();
+                for lane in ready.into_iter().take(allowance) {
+                    counted += u32::from(!breaker.failed(lane as u64, ms(now)));
+                    random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    due[lane] = now + PAUSE / 2 + (random >> 33) % (PAUSE / 2);
+                }
+                if round == 10 {
+                    // The first nine lanes count before it is known that everything fails.
+                    counted = 0;
+                }
+                now += 250;
+            }
+            assert_eq!(counted, 0, "{lanes} lanes");
+        }
+    }
+
+    #[test]
+    fn shards_know_fewer_lanes_each() {
+        let lanes = [1, 2, 4, 16, 256].map(outage_lanes);
+        assert_eq!(lanes, [10, 5, 3, 2, 2]);
+    }
+
     #[test]
     fn a_sink_that_was_away_is_back_once_it_answers_even_with_an_error() {
-        let mut breaker = Breaker::new(1);
+        let mut breaker = Breaker::new(1, OUTAGE_LANES);
         breaker.unavailable(ms(0));
         assert!(breaker.failed(1, ms(1)), "an old answer tells nothing");
         assert_eq!(breaker.allowance(ms(300), 0), 1);
@@ -292,7 +342,7 @@ mod tests {
 
     #[test]
     fn a_throttled_sink_is_left_alone_as_long_as_it_asks() {
-        let mut breaker = Breaker::new(1);
+        let mut breaker = Breaker::new(1, OUTAGE_LANES);
         breaker.throttled(ms(0), Some(ms(5000)));
         breaker.throttled(ms(10), Some(ms(20)));
         breaker.answered(ms(30));
@@ -304,7 +354,7 @@ mod tests {
 
     #[test]
     fn a_sink_that_asks_for_no_pause_gets_one_that_grows() {
-        let mut breaker = Breaker::new(1);
+        let mut breaker = Breaker::new(1, OUTAGE_LANES);
         let mut now = ms(0);
         let pauses: Vec<Duration> = (0..6)
             .map(|_| {

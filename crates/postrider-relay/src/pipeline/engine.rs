@@ -77,7 +77,7 @@ impl<M> Engine<M> {
         Self {
             policy,
             lanes: Lanes::new(),
-            breaker: Breaker::new(policy.seed),
+            breaker: Breaker::new(policy.seed, policy.outage_lanes),
             care: Care::after(crashes, policy.window.events_max),
             company: Company::new(),
             paused: HashSet::new(),
@@ -360,8 +360,9 @@ impl<M> Engine<M> {
 
     /// How the pipeline gets on.
     pub fn progress(&self, now: Duration, stall_after: Duration) -> Progress {
+        let all_postponed = !self.breaker.is_closed() && !self.blocked.is_empty();
         if self.lanes.len() == 0 {
-            Progress::Idle
+            if all_postponed { Progress::Outage } else { Progress::Idle }
         } else if now.saturating_sub(self.moved_at) >= stall_after {
             Progress::Stalled { since: self.moved_at }
         } else if self.breaker.is_closed() {

@@ -27,6 +27,8 @@ pub struct Options {
     pub stall_after: Duration,
     /// End once nothing is pending, instead of waiting for more. Defaults to false.
     pub drain: bool,
+    /// Of how many shards of a pipeline this is one. Defaults to 1.
+    pub shards: u32,
 }
 
 impl Default for Options {
@@ -41,6 +43,7 @@ impl Default for Options {
             grace: GRACE_DEFAULT,
             stall_after: Duration::from_secs(30),
             drain: false,
+            shards: 1,
         }
     }
 }

@@ -8,6 +8,7 @@ use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 
 use self::troubling::note_last;
+use super::breaker::outage_lanes;
 use super::calling::{
     BoxFuture, Published, check, is_over, lease_end, patiently, publish, until_there, wait,
 };
@@ -439,6 +440,7 @@ fn policy(sink: &dyn Sink, options: &Options) -> Policy {
         batch_events_max: capabilities.batch_events_max,
         batch_bytes_max: capabilities.batch_bytes_max,
         calls_max: capabilities.calls_max,
+        outage_lanes: outage_lanes(options.shards),
         // Several relays should not come back to a sink at the same moment.
         seed: random_jitter(),
     }

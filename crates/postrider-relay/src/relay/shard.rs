@@ -78,6 +78,7 @@ impl ShardPlan {
             };
             let mut config = config.clone();
             config.options.window = part_of(config.options.window, of);
+            config.options.shards = of;
             let label = match of {
                 1 => config.name.clone(),
                 // No name of a pipeline has a slash.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use postrider_relay::failure::FailureKind;
+use postrider_relay::pipeline::breaker::OUTAGE_LANES;
 use postrider_relay::pipeline::engine::Policy;
 use postrider_relay::pipeline::{OnDead, Ordering, Retry, Window};
 
@@ -115,6 +116,7 @@ fn policy(rng: &mut Rng) -> Policy {
         batch_events_max: *choose(rng, &[1, 3, 16]),
         batch_bytes_max: 100 * rng.usize(1..20),
         calls_max: rng.usize(1..5),
+        outage_lanes: OUTAGE_LANES,
         seed: rng.u64(..),
     }
 }

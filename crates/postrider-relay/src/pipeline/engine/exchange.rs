@@ -25,6 +25,8 @@ pub struct Policy {
     pub batch_bytes_max: usize,
     /// Most calls at a time.
     pub calls_max: usize,
+    /// Failures of so many keys without a success between them are an outage.
+    pub outage_lanes: usize,
     /// Spreads pauses; any number.
     pub seed: u64,
 }

@@ -33,6 +33,22 @@ pub(super) fn parse_beyond(text: &str) -> Vec<Stretch> {
     text.split(',').filter_map(stretch).collect()
 }
 
+/// Adds single rows to stretches.
+pub(super) fn with_rows(mut stretches: Vec<Stretch>, rows: Vec<i64>) -> Vec<Stretch> {
+    stretches.extend(rows.into_iter().map(|seq| Stretch { first: seq, last: seq }));
+    stretches.sort_unstable_by_key(|stretch| stretch.first);
+    let mut joined: Vec<Stretch> = Vec::with_capacity(stretches.len());
+    for stretch in stretches {
+        match joined.last_mut() {
+            Some(before) if stretch.first <= before.last.saturating_add(1) => {
+                before.last = before.last.max(stretch.last);
+            }
+            _ => joined.push(stretch),
+        }
+    }
+    joined
+}
+
 #[derive(Debug)]
 pub(super) struct Frontier {
     /// Everything up to here is settled or passed over.

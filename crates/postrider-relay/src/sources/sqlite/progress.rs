@@ -30,7 +30,7 @@ use rusqlite::params;
 use tracing::info;
 
 use super::error::Trouble;
-use super::frontier::{STRETCHES_MAX, Stretch, parse_beyond};
+use super::frontier::{STRETCHES_MAX, Stretch, parse_beyond, with_rows};
 use super::store::Store;
 use crate::source::{SourceError, SourceErrorKind};
 use crate::sources::matching::Matching;
@@ -172,8 +172,8 @@ pub(super) fn start(store: &Store, wanted: Progress) -> Result<Start, Trouble> {
     if recorded == Progress::Cursor {
         store.check_position(position)?;
         if wanted == Progress::Cursor {
-            change_types(store, matching, position, &stretches)?;
-            return Ok(Start { progress: wanted, position, beyond: stretches, catch_up_to: None });
+            let beyond = change_types(store, matching, position, stretches)?;
+            return Ok(Start { progress: wanted, position, beyond, catch_up_to: None });
         }
         set(store, wanted, position, &beyond)?;
     }
@@ -231,34 +231,39 @@ fn mark_behind(store: &Store, position: i64, beyond: &[Stretch]) -> rusqlite::Re
     Ok(())
 }
 
-/// Matches what the configuration says from now on. What the cursor has behind it of types that are
-/// new is set aside, so that it is handed out in the order of its key.
+/// Matches what the configuration says from now on. What was read over of types that are new is set
+/// aside, so that it is handed out in the order of its key: up to the position, and up to the last
+/// row that is settled beyond it. Answers what is settled beyond the position now.
 fn change_types(
     store: &Store,
     matching: Matching,
     position: i64,
-    beyond: &[Stretch],
-) -> Result<(), Trouble> {
+    mut beyond: Vec<Stretch>,
+) -> Result<Vec<Stretch>, Trouble> {
     let wanted = Matching::of(&store.type_names()).types;
     if matching.types == wanted {
-        return Ok(());
+        return Ok(beyond);
     }
     if matching.lacks(&wanted) {
         let mut taken_up = 0;
         let mut after: i64 = store.one(&store.checkpoints.before_first, [], |row| row.get(0))?;
-        while after < position {
-            let to = position.min(after.saturating_add(STRETCH));
+        let last = beyond.last().map_or(position, |stretch| stretch.last);
+        while after < last {
+            let to = last.min(after.saturating_add(STRETCH));
             taken_up += take_up(store, after, to)?;
             after = to;
         }
-        for Stretch { first, last } in beyond {
-            taken_up += take_up(store, first - 1, *last)?;
-        }
+        // Otherwise those between two stretches would be read once more.
+        let mut statement = store.conn.prepare(&store.checkpoints.set_aside_between)?;
+        let set_aside =
+            statement.query_map(params![store.pipeline, position, last], |row| row.get(0))?;
+        beyond = with_rows(beyond, set_aside.collect::<rusqlite::Result<Vec<i64>>>()?);
         let pipeline = &store.pipeline;
         info!(pipeline, taken_up, "events of types that are matched from now on are delivered");
     }
     let place = (position > 0).then(|| position.to_string());
-    set_types(store, &matching.change(wanted, place.as_deref()))
+    set_types(store, &matching.change(wanted, place.as_deref()))?;
+    Ok(beyond)
 }
 
 /// Sets aside what was passed of a stretch and not published. Should the change be broken off, the

@@ -18,6 +18,7 @@ pub(super) fn cases() -> Vec<Case<Subject, OutboxCapabilities>> {
         case!(a_type_that_is_matched_again_goes_on_where_it_was).needing(filters, all),
         case!(everything_that_is_matched_later_is_delivered_whole).needing(filters, all),
         case!(a_type_is_matched_later_while_the_relay_crashes).needing(filters, all),
+        case!(a_type_that_lies_between_unsettled_events_keeps_its_order).needing(filters, all),
         case!(the_status_counts_what_no_pipeline_matches)
             .needing(|can| can.filters && can.operated, all),
         case!(a_change_of_progress_and_of_types_at_once_loses_nothing).needing(filters, all),
@@ -107,6 +108,28 @@ async fn a_type_is_matched_later_while_the_relay_crashes(outbox: Subject) {
     let mut came = reader.drain().await;
     came.sort_unstable();
     assert_eq!(came, [2, 3]);
+}
+
+/// G-03: before, between and behind events that were read, of which some are settled.
+async fn a_type_that_lies_between_unsettled_events_keeps_its_order(outbox: Subject) {
+    let order = |key: &str, number| typed(ORDER, key, number);
+    let invoice = |number| typed(INVOICE, "k", number);
+    let events = [order("a", 1), order("b", 2), invoice(3), order("c", 4), order("d", 5)];
+    outbox.write(&events).await;
+    outbox.write(&[invoice(6), order("e", 7), invoice(8), order("f", 9)]).await;
+    let reader = start(&outbox, &[ORDER]).await;
+    let read = reader.read(6).await;
+    for settled in [0, 3, 4] {
+        reader.deliver(&read[settled..=settled]).await;
+    }
+    reader.kill();
+    let reader = start(&outbox, &[ORDER, INVOICE]).await;
+    let came = reader.drain().await;
+    let invoices: Vec<u32> = came.iter().copied().filter(|it| [3, 6, 8].contains(it)).collect();
+    assert_eq!(invoices, [3, 6, 8], "of {came:?}");
+    let mut sorted = came.clone();
+    sorted.sort_unstable();
+    assert_eq!(sorted, [2, 3, 4, 6, 8, 9]);
 }
 
 /// G-01: a way of progress that takes over from another takes over what that has published, and no

@@ -47,6 +47,8 @@ pub(in super::super) struct CheckpointQueries {
     pub(in super::super) mark_stretch: String,
     /// `?1` pipeline, `?2` after, `?3` now: marks rows that the pipeline set aside.
     pub(in super::super) mark_set_aside: String,
+    /// `?1` pipeline, `?2` after, `?3` up to: rows that the pipeline set aside.
+    pub(in super::super) set_aside_between: String,
 }
 
 impl CheckpointQueries {
@@ -134,6 +136,9 @@ impl CheckpointQueries {
                    WHERE c.pipeline = ?4 AND (o.seq <= c.since OR {}))",
                 is_heavy("o"),
                 was_matched()
+            ),
+            set_aside_between: format!(
+                "SELECT seq FROM {failures} WHERE pipeline = ?1 AND seq > ?2 AND seq <= ?3"
             ),
             mark_set_aside: format!(
                 "UPDATE {outbox} AS o SET published_at = ?3 WHERE published_at IS NULL AND seq > ?2
