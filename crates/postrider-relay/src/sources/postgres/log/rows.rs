@@ -9,7 +9,9 @@ use serde::Deserialize;
 use tokio_postgres::types::Type;
 
 use crate::sources::postgres::read::Read;
-use crate::sources::postgres::row::{Columns, Decoded, Decoder, EPOCH_2000_SECS, LIMITS, Value};
+use crate::sources::postgres::row::{
+    Columns, Decoded, Decoder, EPOCH_2000_SECS, ID_BYTES_MAX, LIMITS, Value,
+};
 use crate::sources::postgres::table::Table;
 
 /// Whose messages those of an outbox are.
@@ -255,7 +257,7 @@ impl LogRow {
         // Neither of the infinite times is waited for.
         let deliver_after = deliver_after.filter(|at| ![i64::MIN, i64::MAX].contains(at));
         let delay = deliver_after.and_then(|at| u64::try_from(at.saturating_sub(sent_at_us)).ok());
-        let event = decoder.event(self);
+        let event = decoder.event_of(seq, self);
         let raw = event.is_err().then(|| Box::new(self.stored()));
         let delay = delay.filter(|micros| *micros > 0).map(Duration::from_micros);
         let id = decoder.row_id(self, event.is_ok());
@@ -282,7 +284,7 @@ impl LogRow {
             SystemTime::UNIX_EPOCH.checked_add(since_1970)
         };
         Stored {
-            id: self.text("id"),
+            id: self.text("id").filter(|id| id.len() <= ID_BYTES_MAX),
             aggregate_type: self.text("aggregate_type"),
             aggregate_id: self.text("aggregate_id"),
             event_type: self.text("event_type"),
