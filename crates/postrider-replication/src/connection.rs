@@ -9,6 +9,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio_postgres::Config;
 use tokio_postgres::tls::MakeTlsConnect;
 
+use crate::auth::AuthPolicy;
 use crate::commands::{self, Flow, PgOutput, SlotOptions};
 use crate::login::{Session, log_in};
 use crate::reader::Reader;
@@ -34,16 +35,28 @@ pub struct Connection {
 impl Connection {
     /// Connects and logs in as tokio-postgres would, with the same configuration. It has to have
     /// one host; `target_session_attrs` is not looked at. The connect timeout is for each address
-    /// of the host; a limit to the login is the caller's.
-    pub async fn connect<T>(config: &Config, mut tls: T) -> Result<Self, Error>
+    /// of the host; a limit to the login is the caller's. Whatever the server asks for is answered,
+    /// the password in clear text as well: see [`connect_if`](Self::connect_if).
+    pub async fn connect<T>(config: &Config, tls: T) -> Result<Self, Error>
+    where
+        T: MakeTlsConnect<Socket>,
+        T::Stream: Send + 'static,
+    {
+        Self::connect_if(AuthPolicy::ANY, config, tls).await
+    }
+
+    /// The same, if the server asks for nothing but what `auth` permits. Otherwise the error is
+    /// [`Error::Authentication`] with a [`RefusedAuth`](crate::RefusedAuth) in it.
+    pub async fn connect_if<T>(auth: AuthPolicy, config: &Config, mut tls: T) -> Result<Self, Error>
     where
         T: MakeTlsConnect<Socket>,
         T::Stream: Send + 'static,
     {
         let mut opened = open(config, &mut tls).await?;
+        opened.socket.shrink_on_loopback()?;
         let binding = opened.binding.take();
         let mut wire = Wire::new(opened);
-        let session = log_in(&mut wire, config, binding).await?;
+        let session = log_in(&mut wire, config, binding, auth).await?;
         wire.logged_in();
         Ok(Self { wire, config: config.clone(), session, is_answering: false })
     }

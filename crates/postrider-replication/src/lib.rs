@@ -4,7 +4,8 @@
 //! [`Connection`] takes the configuration and the TLS of `tokio_postgres`, so that a program
 //! connects for replication as it does for everything else. [`Replication`] is the stream: a
 //! thread of its own receives and tells the server how far we are, whatever the program does
-//! meanwhile. [`pgoutput::decode`] reads the messages.
+//! meanwhile. [`pgoutput::decode`] reads the messages. [`connect_sql`] makes a connection for
+//! statements that is as careful about the server as that of the replication.
 //!
 //! What is taken care of has to be confirmed, so that the server does not send it again and can
 //! remove its log. Confirm exactly the end of a commit record, in order of commit. While there is
@@ -45,9 +46,12 @@
 //! # }
 //! ```
 
+mod auth;
+mod checked;
 mod commands;
 mod connection;
 mod cut;
+mod encrypted;
 mod error;
 mod login;
 mod lsn;
@@ -55,11 +59,16 @@ pub mod pgoutput;
 mod reader;
 mod replication;
 mod socket;
+mod sql;
 mod wire;
 
+pub use self::auth::{AuthMethods, AuthPolicy, RefusedAuth};
+pub use self::checked::{Checked, RefusedMessage};
 pub use self::commands::{Flow, PgOutput, SlotOptions, Snapshot};
 pub use self::connection::{Canceller, Connection, CreatedSlot, Row, SystemIdentity};
+pub use self::encrypted::EncryptedStream;
 pub use self::error::{Error, ServerError};
 pub use self::lsn::{InvalidLsn, Lsn};
 pub use self::replication::{Batch, Frame, Replication};
 pub use self::socket::Socket;
+pub use self::sql::{SqlCanceller, SqlConnection, connect_sql};

@@ -6,21 +6,16 @@
 //! carried to the server and back, with one parameter added to the first message. The server's
 //! errors are taken out on the way.
 
-use std::cell::Cell;
-use std::convert::Infallible;
-use std::future::{Ready, ready};
 use std::io;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 
 use bytes::{BufMut as _, Bytes};
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::io::{DuplexStream, ReadBuf, duplex};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 use tokio_postgres::Config;
-use tokio_postgres::config::{SslMode, SslNegotiation};
-use tokio_postgres::tls::{ChannelBinding, TlsConnect, TlsStream};
+use tokio_postgres::tls::ChannelBinding;
 
 use crate::Error;
+use crate::auth::{AuthCheck, AuthPolicy};
+use crate::encrypted::Encrypted;
 use crate::reader::Reader;
 use crate::wire::{HEADER_BYTES, LOGIN_BYTES_MAX, Wire, body, server_error};
 
@@ -43,22 +38,24 @@ pub(crate) async fn log_in(
     wire: &mut Wire,
     config: &Config,
     binding: Option<ChannelBinding>,
+    auth: AuthPolicy,
 ) -> Result<Session, Error> {
-    let mut config = config.clone();
-    // The encryption is there already, so that it takes no negotiation.
-    match binding {
-        Some(_) => config.ssl_mode(SslMode::Require).ssl_negotiation(SslNegotiation::Direct),
-        None => config.ssl_mode(SslMode::Disable),
-    };
+    let auth = AuthCheck::new(auth.methods(binding.is_some()));
+    let encrypted = Encrypted(binding);
+    let config = encrypted.config(config);
     let (mut ours, theirs) = duplex(PIPE_BYTES);
-    let logging_in = config.connect_raw(theirs, Encrypted(binding));
+    let logging_in = config.connect_raw(theirs, encrypted);
     let logging_in = async { logging_in.await.map_err(|err| Error::Authentication(err.into())) };
-    let (_, session) = tokio::try_join!(logging_in, carry(wire, &mut ours))?;
+    let (_, session) = tokio::try_join!(logging_in, carry(wire, &mut ours, auth))?;
     Ok(session)
 }
 
 /// Carries the login to the server and the answers back, until the server is ready.
-async fn carry(wire: &mut Wire, client: &mut DuplexStream) -> Result<Session, Error> {
+async fn carry(
+    wire: &mut Wire,
+    client: &mut DuplexStream,
+    mut auth: AuthCheck,
+) -> Result<Session, Error> {
     let length = client.read_u32().await?;
     let mut parameters = read(client, length).await?;
     // The list ends with a zero.
@@ -85,7 +82,11 @@ async fn carry(wire: &mut Wire, client: &mut DuplexStream) -> Result<Session, Er
             b'N' => continue,
             b'K' => (session.process_id, session.secret_key) = (reader.i32()?, reader.i32()?),
             // A password in clear or hashed, and the two steps of SCRAM.
-            b'R' => is_request = matches!(reader.u32()?, 3 | 5 | 10 | 11),
+            b'R' => {
+                let checked = auth.check(Reader::new(body(&message)));
+                checked.map_err(|refused| Error::Authentication(refused.into()))?;
+                is_request = matches!(reader.u32()?, 3 | 5 | 10 | 11);
+            }
             b'S' if reader.until_zero()? == b"server_version"[..] => {
                 session.server_version = version(&reader.until_zero()?);
             }
@@ -133,59 +134,6 @@ fn version(text: &Bytes) -> u32 {
     };
     let (major, rest) = number(&text);
     major * 10_000 + rest.strip_prefix('.').map_or(0, |rest| number(rest).0)
-}
-
-/// For tokio-postgres, the pipe is encrypted if the connection is.
-struct Encrypted(Option<ChannelBinding>);
-
-impl TlsConnect<DuplexStream> for Encrypted {
-    type Stream = EncryptedPipe;
-    type Error = Infallible;
-    type Future = Ready<Result<EncryptedPipe, Infallible>>;
-
-    fn connect(self, pipe: DuplexStream) -> Self::Future {
-        ready(Ok(EncryptedPipe { pipe, binding: Cell::new(self.0) }))
-    }
-}
-
-struct EncryptedPipe {
-    pipe: DuplexStream,
-    binding: Cell<Option<ChannelBinding>>,
-}
-
-impl TlsStream for EncryptedPipe {
-    /// It is asked for once.
-    fn channel_binding(&self) -> ChannelBinding {
-        self.binding.take().unwrap_or_else(ChannelBinding::none)
-    }
-}
-
-impl AsyncRead for EncryptedPipe {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.pipe).poll_read(cx, buffer)
-    }
-}
-
-impl AsyncWrite for EncryptedPipe {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.pipe).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.pipe).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.pipe).poll_shutdown(cx)
-    }
 }
 
 #[cfg(test)]

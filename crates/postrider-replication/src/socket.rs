@@ -1,7 +1,7 @@
 //! The way to the server: a socket, encrypted if that is wanted.
 
 use std::any::TypeId;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -170,6 +170,24 @@ impl Socket {
         }
     }
 
+    /// The address of the server, unless it is a socket of this machine.
+    pub(crate) fn peer_ip(&self) -> Option<IpAddr> {
+        match &*self.lock() {
+            Inner::Tcp(stream) => stream.peer_addr().ok().map(|address| address.ip()),
+            Inner::Unix(_) | Inner::Lost => None,
+        }
+    }
+
+    /// Bounds what is received before it is read, if the server is on the same machine.
+    pub(crate) fn shrink_on_loopback(&self) -> io::Result<()> {
+        match &*self.lock() {
+            Inner::Tcp(stream) if is_loopback(stream) => {
+                SockRef::from(stream).set_recv_buffer_size(LOOPBACK_BUFFER_BYTES)
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Takes it to the runtime of the caller. No call may be waiting for it.
     pub(crate) fn adopt(&self) -> io::Result<()> {
         let mut inner = self.lock();
@@ -185,9 +203,6 @@ impl Socket {
 fn prepare(stream: &TcpStream, config: &Config) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let socket = SockRef::from(stream);
-    if is_loopback(stream) {
-        socket.set_recv_buffer_size(LOOPBACK_BUFFER_BYTES)?;
-    }
     #[cfg(target_os = "linux")]
     if let Some(timeout) = config.get_tcp_user_timeout() {
         socket.set_tcp_user_timeout(Some(*timeout))?;

@@ -212,6 +212,8 @@ struct Found {
     careful: u32,
     /// When everything unpublished was last looked for from the start.
     started_over: Instant,
+    /// When the row that stands in no tick was last looked for.
+    looked_for_unreadable: Option<Instant>,
 }
 
 impl PostgresSource {
@@ -512,10 +514,6 @@ impl Shared {
 
     async fn resume(&self) -> Result<Resume, Trouble> {
         let cluster = self.settler.origin().await?.cluster;
-        let adopts = self.has_xid && self.progress != Progress::Cursor;
-        if self.has_xid && !adopts {
-            self.refuse_foreign_rows().await?;
-        }
         let start = Start {
             pipeline: &self.pipeline,
             shard: self.held.shard,
@@ -523,7 +521,7 @@ impl Shared {
             cluster,
             types: self.types.as_deref().unwrap_or_default(),
             ordered: self.ordered,
-            adopts,
+            adopts: self.has_xid,
         };
         if let Some(slots) = &self.slots {
             self.leave_log(slots).await?;
@@ -547,34 +545,9 @@ impl Shared {
         Ok(Resume { blocked_keys, crashes, is_troubled })
     }
 
-    /// Makes rows that were written in another cluster rows of this one, if progress is kept in
-    /// them.
+    /// Makes rows of transactions that are still to come rows of now.
     async fn take_over_foreign_rows(&self) -> Result<(), Trouble> {
-        match self.progress {
-            Progress::Cursor => self.refuse_foreign_rows().await,
-            Progress::Delete | Progress::Mark => {
-                self.checkpoints.adopt(&self.settler, &self.pipeline).await
-            }
-        }
-    }
-
-    /// A cursor cannot tell whether it has read rows that were written in another cluster.
-    async fn refuse_foreign_rows(&self) -> Result<(), Trouble> {
-        let Some((seq, xid)) = self.checkpoints.foreign(&self.settler).await? else {
-            return Ok(());
-        };
-        let table = &self.table;
-        let message = format!(
-            "{table} has rows that were written in another database cluster: seq {seq} is of \
-             transaction {xid}, which is still to come here"
-        );
-        Err(SourceError::new(SourceErrorKind::Unsafe, message)
-            .with_hint(format!(
-                "make them rows of this one, which publishes them again unless published_at is \
-                 set: UPDATE {table} SET xid = pg_current_xact_id() WHERE xid >= \
-                 pg_snapshot_xmax(pg_current_snapshot())"
-            ))
-            .into())
+        self.checkpoints.adopt(&self.settler, &self.pipeline).await
     }
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<Settled, Trouble> {

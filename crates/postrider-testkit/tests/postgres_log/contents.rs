@@ -41,6 +41,37 @@ async fn a_payload_that_is_too_large_is_parked_with_its_size() {
     line.finish().await;
 }
 
+/// G-04, G-05: rows with numbers that no writer gets pass through the log, and a relay that starts
+/// again, on the table or the log, is stopped by none of them.
+#[tokio::test]
+async fn numbers_at_their_limits_stop_nothing() {
+    let server = Server::start(Options::default()).await;
+    let bank = Arc::new(Bank::open(server.url("postgres")).await);
+    let line = Line::start(&bank).await;
+    let first = bank.change_often(1, 2).await;
+    line.target.until_arrived(&first).await;
+    for (seq, xid) in [
+        (i64::MAX, "pg_current_xact_id()"),
+        (i64::MIN, "pg_current_xact_id()"),
+        (i64::MAX - 1, "'18446744073709551615'::xid8"),
+        (-7, "'1099511627776'::xid8"),
+    ] {
+        bank.run(&format!(
+            "INSERT INTO outbox (seq, aggregate_type, aggregate_id, event_type, payload, xid)
+             OVERRIDING SYSTEM VALUE
+             VALUES ({seq}, 'Account', 'n', 'Odd', '{{\"event\": 0}}', {xid})"
+        ))
+        .await;
+        let after = bank.change_often(1, 2).await;
+        line.target.until_arrived(&after).await;
+    }
+    // A start looks into the table, too.
+    let line = line.killed(async |_| {}).await;
+    let after = bank.change_often(2, 2).await;
+    line.target.until_arrived(&after).await;
+    line.relay.stop().await;
+}
+
 /// F36: what the server spills, and savepoints that are taken back.
 #[tokio::test]
 async fn large_transactions_come_without_what_was_taken_back() {

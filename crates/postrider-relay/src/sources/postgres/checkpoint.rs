@@ -30,6 +30,7 @@ mod types;
 
 use postrider::schema::TableName;
 use tokio_postgres::Row;
+use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 use tracing::warn;
 
@@ -541,27 +542,46 @@ impl CheckpointQueries {
         })
     }
 
-    /// The first row that was written in another cluster, if there is one: its number and its
+    /// The first row of a transaction that is still to come, if there is one: its number and its
     /// transaction.
-    pub(super) async fn foreign(
-        &self,
-        connection: &Connection,
-    ) -> Result<Option<(i64, String)>, Trouble> {
+    async fn foreign(&self, connection: &Connection) -> Result<Option<(i64, String)>, Trouble> {
         let rows = connection.query(&self.foreign, &[]).await?;
         rows.first().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).transpose()
     }
 
-    /// Makes rows that were written in another cluster rows of this one.
+    /// Makes rows of transactions that are still to come rows of now: they were copied from another
+    /// server, or somebody chose their transaction. No position that was made here has them behind
+    /// it, so they are published once from now on.
     pub(super) async fn adopt(
         &self,
         connection: &Connection,
         pipeline: &str,
     ) -> Result<(), Trouble> {
-        let adopted = connection.execute(&self.adopt, &[]).await?;
+        let adopted = match connection.execute(&self.adopt, &[]).await {
+            Err(trouble) if trouble.is(&SqlState::INSUFFICIENT_PRIVILEGE) => {
+                return Err(self.not_adopted(connection).await?.map_or(trouble, Into::into));
+            }
+            adopted => adopted?,
+        };
         if adopted > 0 {
-            warn!(pipeline, adopted, "found rows that were written in another database cluster");
+            warn!(pipeline, adopted, "found rows of a transaction that is still to come");
         }
         Ok(())
+    }
+
+    /// Names a row that would come again and again, and that the relay may not change.
+    async fn not_adopted(&self, connection: &Connection) -> Result<Option<SourceError>, Trouble> {
+        let Some((seq, xid)) = self.foreign(connection).await? else { return Ok(None) };
+        let table = &self.table;
+        let message = format!(
+            "{table} has rows that were not written here: seq {seq} is of transaction {xid}, which \
+             is still to come, and the relay may not change it"
+        );
+        Ok(Some(SourceError::new(SourceErrorKind::Unsafe, message).with_hint(format!(
+            "let the relay's role change the column xid (GRANT UPDATE), or make them rows of now, \
+             which publishes them unless published_at is set: UPDATE {table} SET xid = \
+             pg_current_xact_id() WHERE xid >= pg_snapshot_xmax(pg_current_snapshot())"
+        ))))
     }
 
     /// Marks what a cursor has published.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use std::{fmt, io};
 
 use postrider::schema::TableName;
+use postrider_replication::{RefusedAuth, RefusedMessage};
 use rustls::CertificateError;
 use tokio_postgres::error::{DbError, Severity, SqlState};
 
@@ -124,15 +125,42 @@ pub(super) fn source_error(doing: &str, err: tokio_postgres::Error) -> SourceErr
     with_meaning(format!("cannot {doing}"), meaning(&err).unwrap_or(otherwise), err)
 }
 
+/// Why there is no connection, if it was not there, not encrypted or not logged in.
+pub(super) fn open_error(location: &Location, err: postrider_replication::Error) -> SourceError {
+    use SourceErrorKind::{Misconfigured, Unavailable};
+    use postrider_replication::Error;
+    let (kind, hint) = match err {
+        Error::Authentication(err) => match err.downcast::<tokio_postgres::Error>() {
+            Ok(err) => return connect_error(location, *err),
+            Err(other) => {
+                let message = format!("cannot connect to {location}");
+                let mut error = SourceError::new(Misconfigured, message);
+                error.source = Some(other);
+                return error;
+            }
+        },
+        Error::Io(ref err) => meaning_of_io(err),
+        Error::Tls(ref err) => match err.downcast_ref::<io::Error>() {
+            Some(err) => meaning_of_io(err),
+            None => (Misconfigured, Some(NO_TLS_HINT)),
+        },
+        _ => (Unavailable, None),
+    };
+    let error = SourceError::new(kind, format!("cannot connect to {location}")).with_source(err);
+    match hint {
+        Some(hint) => error.with_hint(hint),
+        None => error,
+    }
+}
+
+const NO_TLS_HINT: &str = "turn on TLS in the server; or choose another sslmode than verify-full, \
+     which is the default for a server on another machine: sslmode=disable sends everything in \
+     plain text, and sslmode=prefer encrypts if the server can";
+
 /// Why there is no connection.
 pub(super) fn connect_error(location: &Location, err: tokio_postgres::Error) -> SourceError {
     let meaning = meaning_of_pooler(&err).or_else(|| meaning(&err)).unwrap_or_else(|| {
         let hint = match err.source().map(ToString::to_string).as_deref() {
-            Some("server does not support TLS") => {
-                "turn on TLS in the server; or choose another sslmode than verify-full, which is \
-                 the default for a server on another machine: sslmode=disable sends everything in \
-                 plain text, and sslmode=prefer encrypts if the server can"
-            }
             Some("password missing") => "give a password in the URL or with passfile=<file>",
             _ => "check the user, the password and sslmode in the URL",
         };
@@ -194,15 +222,51 @@ fn meaning(err: &tokio_postgres::Error) -> Option<Meaning> {
     if err.is_closed() {
         return Some((SourceErrorKind::Unavailable, None));
     }
-    let err = io_error(err)?;
-    Some(match tls_error(err) {
+    io_error(err).map(meaning_of_io)
+}
+
+fn meaning_of_io(err: &io::Error) -> Meaning {
+    if let Some(refused) = err.get_ref().and_then(|err| err.downcast_ref::<RefusedMessage>()) {
+        return (SourceErrorKind::Misconfigured, Some(refused_hint(refused)));
+    }
+    match tls_error(err) {
         Some(err) => (SourceErrorKind::Misconfigured, Some(tls_hint(err))),
         None => {
             let hint = "start the server, or check host and port in the URL";
             let is_refused = err.kind() == io::ErrorKind::ConnectionRefused;
             (SourceErrorKind::Unavailable, is_refused.then_some(hint))
         }
-    })
+    }
+}
+
+fn refused_hint(refused: &RefusedMessage) -> &'static str {
+    match refused {
+        RefusedMessage::Auth(refused) => auth_hint(*refused),
+        _ => {
+            "check host and port in the URL: PostgreSQL answers no statement of a relay with that much"
+        }
+    }
+}
+
+/// What to do if a server asks for what it is not told.
+pub(super) fn auth_hint(refused: RefusedAuth) -> &'static str {
+    match refused {
+        RefusedAuth::Password => {
+            "have the server verified by sslmode=verify-full, or let it use scram-sha-256; or, if \
+             nobody can stand in for it, write require_auth=password in the URL"
+        }
+        RefusedAuth::Md5 => {
+            "have the server verified by sslmode=verify-full, or let it use scram-sha-256; or, if \
+             nobody can stand in for it, write require_auth=md5 in the URL"
+        }
+        RefusedAuth::Unasked => {
+            "add none to require_auth in the URL, or let pg_hba.conf of the server ask for a password"
+        }
+        RefusedAuth::Iterations { .. } => {
+            "check host and port in the URL, and scram_iterations of the server"
+        }
+        _ => "add the method of pg_hba.conf to require_auth in the URL, or change it on the server",
+    }
 }
 
 /// What pgbouncer means: it has one code for whatever is wrong with a client.

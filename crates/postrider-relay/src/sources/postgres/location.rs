@@ -1,8 +1,9 @@
 //! Where a PostgreSQL database is and how to reach it, from a URL that `psql` would understand
 //! as well: `postgres://user:password@host:port/database?sslmode=verify-full`.
 //!
-//! Three things are stricter than in `psql`. A server on another machine has to prove who it is,
-//! unless `sslmode` says otherwise. A URL whose parts cannot be told apart for certain is
+//! Four things are stricter than in `psql`. A server on another machine has to prove who it is,
+//! unless `sslmode` says otherwise. One that has not is told the password neither in clear text
+//! nor as an MD5 hash, unless `require_auth` names that. A URL whose parts cannot be told apart for certain is
 //! refused, because a part of a password could be taken for a host and be shown. And a parameter
 //! that is not known is refused, because a misspelt `sslmode` must not pass in silence.
 
@@ -17,6 +18,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use postrider_replication::{AuthMethods, AuthPolicy};
 use tokio_postgres::config::{Config, Host, SslMode, SslNegotiation};
 
 use self::parameters::{Parameters, Written};
@@ -43,6 +45,7 @@ const SHOWN_AS_IS: &AsciiSet =
 /// | `keepalives`, `keepalives_idle`, `keepalives_interval`, `keepalives_count` | 1, 10, 5, 3 | in seconds |
 /// | `options` | | settings of the session, such as `-csearch_path%3Dapp` |
 /// | `passfile` | | a file of passwords, read for each connection |
+/// | `require_auth` | | a list of methods by which the server may be told who connects; without it, to a server that is neither verified nor on this machine, neither `password` nor `md5` |
 /// | `sslcert`, `sslkey` | | the client's certificate and key, read for each connection |
 /// | `sslmode` | `verify-full` | `disable`, `prefer`, `require`, `verify-ca`, `verify-full`; `prefer` is the default if every host is a socket, `localhost` or a loopback address |
 /// | `sslnegotiation` | `postgres` | `postgres`, `direct` |
@@ -79,6 +82,14 @@ impl Address {
             }
         }
     }
+}
+
+/// How to connect to one of the servers.
+#[derive(Clone)]
+pub(super) struct Server {
+    pub(super) config: Config,
+    /// What it may ask for.
+    pub(super) auth: AuthPolicy,
 }
 
 impl Location {
@@ -150,9 +161,28 @@ impl Location {
         location
     }
 
+    /// How to connect to each of the servers, in order, and what each of them may ask for.
+    pub(super) fn servers(&self, application_name: &str) -> std::io::Result<Vec<Server>> {
+        let configs = self.configs(application_name)?;
+        let servers = configs.into_iter().zip(&self.addresses);
+        let server = |(config, address)| Server { config, auth: self.auth(address) };
+        Ok(servers.map(server).collect())
+    }
+
+    /// A server that could be somebody else is not told the password, nor what is as good.
+    fn auth(&self, address: &Address) -> AuthPolicy {
+        let Parameters { require_auth, tls, .. } = &self.parameters;
+        let unverified = !(AuthMethods::MD5 | AuthMethods::PASSWORD);
+        let safe = |is_safe: bool| if is_safe { AuthMethods::ALL } else { unverified };
+        AuthPolicy {
+            encrypted: require_auth.of(safe(address.is_local() || tls.verifies())),
+            plain: require_auth.of(safe(address.is_local())),
+        }
+    }
+
     /// How to connect to each of the servers, in order. The files that the URL names are read
     /// now, so that what was exchanged in them is used by the next connection.
-    pub(super) fn configs(&self, application_name: &str) -> std::io::Result<Vec<Config>> {
+    fn configs(&self, application_name: &str) -> std::io::Result<Vec<Config>> {
         let password_file = self.parameters.passfile.as_deref().filter(|_| self.password.is_none());
         let passwords = password_file.map(passfile::PasswordFile::read).transpose()?;
         let configs = self.addresses.iter().map(|address| {

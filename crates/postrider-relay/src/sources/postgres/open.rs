@@ -119,6 +119,7 @@ pub(super) async fn open(options: PostgresOptions) -> Result<Shared, SourceError
             was_nothing: false,
             careful: 0,
             started_over: Instant::now(),
+            looked_for_unreadable: None,
         }),
         written: Mutex::default(),
         writing: tokio::sync::Mutex::default(),

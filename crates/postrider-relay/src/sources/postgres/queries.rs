@@ -28,7 +28,7 @@ use tokio_postgres::types::Type;
 use self::events::is_id;
 use super::cluster::Origin;
 use super::log::Log;
-use super::row::LIMITS;
+use super::row::{LIMITS, SEQ_UNREADABLE};
 use super::table::Table;
 use crate::sources::Shard;
 
@@ -119,6 +119,9 @@ pub(super) struct Reads {
     pub(super) page: String,
     /// The same, if all rows are small.
     pub(super) small_page: String,
+    /// `$1` limit, `$2` bytes, `$3` types, `$4` pipeline: the row whose number no tick has, unless it
+    /// is set aside.
+    pub(super) unreadable: String,
     /// `$1` limit, `$2` bytes, `$3` types, `$4` numbers that are under way: unpublished rows.
     pub(super) scan: String,
     /// `$1` limit, `$2` bytes, `$3` types, `$4` pipeline, `$5` shard, `$6` epoch: claims
@@ -258,8 +261,12 @@ impl Reads {
             )
         };
         let now = format!("CASE WHEN {holds} THEN pg_current_snapshot()::text END");
+        let unreadable = format!("'{SEQ_UNREADABLE}'::bigint");
         let since_of = |xmax: &str, under_way: &str, types: &str| {
-            format!("({xid} >= {xmax} OR {xid} = ANY({under_way})) AND {}", fresh(types))
+            format!(
+                "({xid} >= {xmax} OR {xid} = ANY({under_way})) AND {seq} > {unreadable} AND {}",
+                fresh(types)
+            )
         };
         let since = since_of("$4", "$5", "$3");
         let between = format!(
@@ -288,6 +295,14 @@ impl Reads {
             ),
             page: bounded(&inner(&between), ""),
             small_page: small(&inner(&between)),
+            unreadable: bounded(
+                &inner(&format!(
+                    "{seq} = {unreadable} AND {} AND NOT EXISTS (SELECT FROM {failures} AS f
+                     WHERE f.pipeline = $4 AND f.seq = {unreadable})",
+                    fresh("$3")
+                )),
+                "",
+            ),
             scan: bounded(&inner(&format!("{} AND NOT {seq} = ANY($4)", fresh("$3"))), ""),
             claim: format!(
                 "{} {}",
@@ -470,8 +485,11 @@ impl Writes {
         let aside = "unnest($2::bigint[], $3::text[], $4::boolean[], $5::bigint[], $6::integer[],
              $7::text[], $8::text[]) AS s (seq, state, blocks, delay, attempts, kind, error)";
         let due = "clock_timestamp() + s.delay * interval '1 microsecond'";
-        let copied: Vec<String> =
-            FAILURE_COLUMNS.iter().map(|name| table.copy("o", name)).collect();
+        let copy = |name: &&str| match *name {
+            "id" => table.copy_id("o"),
+            name => table.copy("o", name),
+        };
+        let copied: Vec<String> = FAILURE_COLUMNS.iter().map(copy).collect();
         Self {
             mark: done(format!(
                 "UPDATE {name} AS o {published} WHERE {seq} = ANY($4){}{unpublished} AND {held}",
@@ -547,7 +565,7 @@ impl Writes {
                  AND {seq} = ANY($2){}{unpublished} WHERE f.pipeline = $1 AND f.seq = ANY($2)
                  AND f.id IS DISTINCT FROM {})",
                 with_id("$3"),
-                table.copy("o", "id")
+                table.copy_id("o")
             ),
             forget: format!("{forgotten} SELECT seq FROM gone"),
             forget_marked: match table.has("published_at") {
@@ -632,7 +650,10 @@ impl Selected {
                 }
                 name => (table.select("o", name), table.length("o", name)),
             },
-            |name| table.time("o", name),
+            |name| match name {
+                "id" => table.select_id("o"),
+                name => table.time("o", name),
+            },
         )
     }
 

@@ -85,7 +85,9 @@ impl Ranges {
         let mut text = String::from("{");
         for (index, (first, last)) in self.0.iter().take(RANGES_MAX).enumerate() {
             let comma = if index == 0 { "" } else { "," };
-            write!(text, "{comma}[{first},{})", last + 1).expect("a string takes everything");
+            // There is no number behind the last one, so that its range has no end.
+            let end = last.checked_add(1).map_or_else(String::new, |end| end.to_string());
+            write!(text, "{comma}[{first},{end})").expect("a string takes everything");
         }
         text.push('}');
         text
@@ -98,7 +100,11 @@ impl Ranges {
         for range in inner.split("),").filter(|range| !range.is_empty()) {
             let range = range.strip_prefix('[')?;
             let (first, end) = range.strip_suffix(')').unwrap_or(range).split_once(',')?;
-            ranges.push((first.parse().ok()?, end.parse::<i64>().ok()?.checked_sub(1)?));
+            let last = match end {
+                "" => i64::MAX,
+                end => end.parse::<i64>().ok()?.checked_sub(1)?,
+            };
+            ranges.push((first.parse().ok()?, last));
         }
         Some(Self(ranges))
     }
@@ -118,6 +124,14 @@ mod tests {
         }
         assert_eq!(ranges.len(), 5);
         assert!(ranges.contains(20) && !ranges.contains(6));
+    }
+
+    #[test]
+    fn the_first_and_the_last_number_can_be_written() {
+        let ranges = Ranges::of(vec![i64::MIN, 7, i64::MAX - 1, i64::MAX]);
+        let text = "{[-9223372036854775808,-9223372036854775807),[7,8),[9223372036854775806,)}";
+        assert_eq!(ranges.to_text(), text);
+        assert_eq!(Ranges::from_text(text), Some(ranges));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use super::error::Trouble;
 use super::frontier::TickNumber;
 use super::log::{Log, LogPosition};
 use super::queries::{FEW_ROWS, IN_ORDER, column};
-use super::row::Decoded;
+use super::row::{Decoded, SEQ_UNREADABLE};
 use super::snapshot::{NotASnapshot, Snapshot};
 use super::window::{Origin, Window};
 use super::{FEW, Found, Looked, Shared, Way, lock, take};
@@ -199,6 +199,8 @@ impl Shared {
         if is_full {
             return Ok(Looked::Found);
         }
+        let records = self.look_for_unreadable(ask).await?;
+        lock(&self.found).kept.extend(records);
         let records = match self.way {
             Way::Ticks if let Some(log) = &self.log => self.look_with_log(log, ask, limit).await?,
             Way::Ticks => self.look_in_tick(ask).await?,
@@ -368,6 +370,31 @@ impl Shared {
             records.push(Record { attempts, ..row.hand_out(&mut window, origin) });
         }
         Ok(records)
+    }
+
+    /// Looks for the row that stands in no tick, because its number has none before it.
+    async fn look_for_unreadable(&self, ask: Ask) -> Result<Vec<Record>, Trouble> {
+        if self.way != Way::Ticks || self.is_streaming() {
+            return Ok(Vec::new());
+        }
+        {
+            let looked_at = &mut lock(&self.found).looked_for_unreadable;
+            if looked_at.is_some_and(|at| at.elapsed() < START_OVER_EVERY) {
+                return Ok(Vec::new());
+            }
+            *looked_at = Some(Instant::now());
+        }
+        if self.window().fresh().contains(&SEQ_UNREADABLE) {
+            return Ok(Vec::new());
+        }
+        let params: [Param<'_>; 4] = [
+            (&ask.rows, Type::INT8),
+            (&ask.bytes, Type::INT8),
+            (&self.types, Type::TEXT_ARRAY),
+            (&self.pipeline, Type::TEXT),
+        ];
+        let rows = self.reader.query_with(IN_ORDER, &self.reads.unreadable, &params).await?;
+        self.take_unticked(&rows)
     }
 
     async fn look_for_released(&self, ask: Ask) -> Result<Vec<Record>, Trouble> {

@@ -28,6 +28,12 @@ pub(super) const EPOCH_2000_SECS: i64 = 946_684_800;
 const YEAR_1: i64 = -63_082_281_600_000_000;
 const YEAR_10000: i64 = 252_455_616_000_000_000;
 
+/// The longest id of a row that has something else than a UUID. Longer ones would not fit into the
+/// index of ids of what is set aside.
+pub(super) const ID_BYTES_MAX: usize = 1024;
+/// A number with none before it: what is read begins behind a number. No sequence gives it.
+pub(super) const SEQ_UNREADABLE: i64 = i64::MIN;
+
 /// A row as it was read.
 #[derive(Debug)]
 pub(super) struct Decoded {
@@ -125,12 +131,26 @@ impl Decoder {
     pub(super) fn decode(&self, row: &Row) -> Result<Decoded, tokio_postgres::Error> {
         let seq = row.try_get(column::SEQ)?;
         let columns = Selected { row, lengths: row.try_get(column::LENGTHS)? };
-        let event = self.event(&columns);
+        let event = self.event_of(seq, &columns);
         Ok(Decoded { seq, id: self.row_id(&columns, event.is_ok()), event, raw: None })
     }
 
+    /// Reads the event of a row, given its number.
+    pub(super) fn event_of(
+        &self,
+        seq: i64,
+        columns: &impl Columns,
+    ) -> Result<Arc<Event>, Undecodable> {
+        if seq == SEQ_UNREADABLE {
+            let reason = format!("seq is {seq}, the smallest number there is");
+            let key = Fields { columns, decoder: self }.key().ok();
+            return Err(Undecodable { key, reason });
+        }
+        self.event(columns)
+    }
+
     /// Reads an event.
-    pub(super) fn event(&self, columns: &impl Columns) -> Result<Arc<Event>, Undecodable> {
+    fn event(&self, columns: &impl Columns) -> Result<Arc<Event>, Undecodable> {
         let fields = Fields { columns, decoder: self };
         let event = fields.event().map(Arc::new);
         event.map_err(|reason| Undecodable { key: fields.key().ok(), reason })
@@ -145,7 +165,8 @@ impl Decoder {
         let text = value.text("id").ok()?;
         // A text of a fixed length is compared without what fills it up.
         let text = if value.ty == Type::BPCHAR { text.trim_end_matches(' ') } else { &text };
-        Some(text.into())
+        // What is too long was cut, and is not kept: the row is known by its number.
+        (text.len() <= ID_BYTES_MAX).then(|| text.into())
     }
 
     /// The id of an event, given what a row has for it.
@@ -158,6 +179,9 @@ impl Decoder {
             }
             _ => {
                 let text = value.text("id")?;
+                if text.trim_end_matches(' ').len() > ID_BYTES_MAX {
+                    return Err(format!("id has more than {ID_BYTES_MAX} bytes"));
+                }
                 if let Ok(id) = Uuid::parse_str(&text) {
                     return Ok(id);
                 }

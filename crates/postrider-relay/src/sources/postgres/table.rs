@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use postrider::schema::TableName;
 use tokio_postgres::types::Type;
 
+use super::row::ID_BYTES_MAX;
 use crate::source::{NotPermitted, SourceError, SourceErrorKind};
 use crate::sources::Progress;
 
@@ -223,6 +224,30 @@ impl Table {
             ),
             Some(_) => format!("octet_length({selected}::text)"),
         }
+    }
+
+    /// The id as `<table>_failures` has it: none if it is longer than an id may be.
+    pub(super) fn copy_id(&self, alias: &str) -> String {
+        let copy = self.copy(alias, "id");
+        match self.has_short_ids() {
+            true => copy,
+            false => format!("CASE WHEN octet_length({copy}) <= {ID_BYTES_MAX} THEN {copy} END"),
+        }
+    }
+
+    /// The id as it is read: of one that is too long, as much as tells that it is.
+    pub(super) fn select_id(&self, alias: &str) -> String {
+        let selected = self.select(alias, "id");
+        match self.ty("id") {
+            // What fills it up is part of what an id is derived from.
+            Some(&Type::BPCHAR) => selected,
+            _ if self.has_short_ids() => selected,
+            _ => format!("left({selected}, {})", ID_BYTES_MAX + 1),
+        }
+    }
+
+    fn has_short_ids(&self) -> bool {
+        matches!(self.ty("id"), Some(&Type::UUID | &Type::INT2 | &Type::INT4 | &Type::INT8))
     }
 
     /// A column as `<table>_failures` has it.

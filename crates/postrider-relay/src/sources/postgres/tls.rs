@@ -70,6 +70,16 @@ pub(super) struct TlsSettings {
 }
 
 impl TlsSettings {
+    /// Whether a server with which a connection is encrypted has shown a certificate that is
+    /// trusted.
+    pub(super) fn verifies(&self) -> bool {
+        match self.mode {
+            TlsMode::Disable => false,
+            TlsMode::Prefer | TlsMode::Require => self.roots.is_some(),
+            TlsMode::VerifyCa | TlsMode::VerifyFull => true,
+        }
+    }
+
     /// Reads the files and makes what connects.
     pub(super) fn connector(&self) -> Result<MakeRustlsConnect, SourceError> {
         self.connector_that_notes(None)

@@ -2,16 +2,17 @@
 
 use std::time::Duration;
 
+use postrider_replication::{SqlCanceller, SqlConnection, connect_sql};
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, timeout};
-use tokio_postgres::tls::MakeTlsConnect;
-use tokio_postgres::{CancelToken, Client, Config, Socket};
+use tokio_postgres::Client;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::super::Location;
 use super::super::cluster::Origin;
-use super::super::error::connect_error;
+use super::super::error::{connect_error, open_error};
+use super::super::location::Server;
 use crate::source::{SourceError, SourceErrorKind};
 
 /// The oldest server that has what the statements use: `int8multirange`.
@@ -24,13 +25,11 @@ const CANCEL_EVERY: Duration = Duration::from_millis(200);
 const CHECK: &str = "SELECT pg_is_in_recovery(), current_setting('transaction_read_only') = 'on', \
      current_setting('server_version_num')::int4 / 10000, getdatabaseencoding()::text";
 
-type Wire =
-    tokio_postgres::Connection<Socket, <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream>;
-
 /// A server that was found fit.
 pub(super) struct Reached {
     client: Client,
-    wire: Wire,
+    wire: SqlConnection,
+    canceller: SqlCanceller,
     tls: MakeRustlsConnect,
     origin: Origin,
 }
@@ -41,12 +40,12 @@ impl Reached {
         location: &Location,
         application_name: &str,
     ) -> Result<Self, SourceError> {
-        let (configs, tls) = read_files(location, application_name).await?;
-        let several = configs.len() > 1;
+        let (servers, tls) = read_files(location, application_name).await?;
+        let several = servers.len() > 1;
         let mut errors = Vec::new();
-        for config in &configs {
+        for server in &servers {
             let limit = location.connect_timeout();
-            let attempt = Self::connect_to(location, config, tls.clone(), several);
+            let attempt = Self::connect_to(location, server, tls.clone(), several);
             match timeout(limit, attempt).await {
                 Ok(Ok(reached)) => return Ok(reached),
                 Ok(Err(error)) => errors.push(error),
@@ -67,12 +66,13 @@ impl Reached {
 
     async fn connect_to(
         location: &Location,
-        config: &Config,
-        tls: MakeRustlsConnect,
+        server: &Server,
+        mut tls: MakeRustlsConnect,
         several: bool,
     ) -> Result<Self, SourceError> {
         let failed = |err| connect_error(location, err);
-        let (client, mut wire) = config.connect(tls.clone()).await.map_err(failed)?;
+        let connecting = connect_sql(&server.config, &mut tls, server.auth).await;
+        let (client, mut wire, canceller) = connecting.map_err(|err| open_error(location, err))?;
         let checked = async {
             let facts = Facts::of(&client).await.map_err(failed)?;
             match facts.problem(location, several) {
@@ -89,7 +89,7 @@ impl Reached {
                 return Err(SourceError::new(SourceErrorKind::Unavailable, message));
             }
         };
-        Ok(Self { client, wire, tls, origin })
+        Ok(Self { client, wire, canceller, tls, origin })
     }
 
     /// The client alone. The task that serves it ends when it is dropped.
@@ -105,16 +105,16 @@ impl Reached {
 pub(in super::super) async fn read_files(
     location: &Location,
     application_name: &str,
-) -> Result<(Vec<Config>, MakeRustlsConnect), SourceError> {
+) -> Result<(Vec<Server>, MakeRustlsConnect), SourceError> {
     let location = location.clone();
     let application_name = application_name.to_owned();
     let reading = spawn_blocking(move || {
-        let configs = location.configs(&application_name).map_err(|err| {
+        let servers = location.servers(&application_name).map_err(|err| {
             SourceError::new(SourceErrorKind::Misconfigured, "cannot read the file of passwords")
                 .with_source(err)
                 .with_hint("passfile must name a file that the relay can read")
         })?;
-        Ok((configs, location.tls().connector()?))
+        Ok((servers, location.tls().connector()?))
     });
     reading.await.unwrap_or_else(|err| {
         Err(SourceError::new(SourceErrorKind::Unavailable, "cannot read the files of the URL")
@@ -184,9 +184,9 @@ pub(super) struct Session {
 
 impl Session {
     pub(super) fn new(reached: Reached) -> Self {
-        let Reached { client, wire, tls, origin } = reached;
+        let Reached { client, wire, canceller, tls, origin } = reached;
         let (abandon, abandoned) = oneshot::channel();
-        let task = tokio::spawn(serve(wire, abandoned, client.cancel_token(), tls));
+        let task = tokio::spawn(serve(wire, abandoned, canceller, tls));
         Self { client, origin, abandon, task, unanswered: None }
     }
 
@@ -232,10 +232,10 @@ impl Session {
 /// [`FAREWELL_TIMEOUT`] to end in an orderly way; when it was abandoned, the statement under way
 /// is cancelled within that time.
 async fn serve(
-    mut wire: Wire,
+    mut wire: SqlConnection,
     abandoned: oneshot::Receiver<()>,
-    token: CancelToken,
-    tls: MakeRustlsConnect,
+    canceller: SqlCanceller,
+    mut tls: MakeRustlsConnect,
 ) {
     let abandoned = tokio::select! {
         // What ended it is told to whoever waits for an answer.
@@ -247,7 +247,7 @@ async fn serve(
         // What was asked behind the statement that hangs may hang as well.
         let ending = async {
             loop {
-                drop(token.cancel_query(tls.clone()).await);
+                drop(canceller.cancel(&mut tls).await);
                 if timeout(CANCEL_EVERY, &mut wire).await.is_ok() {
                     return;
                 }

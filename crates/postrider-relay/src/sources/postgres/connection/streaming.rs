@@ -2,10 +2,10 @@
 
 use postrider_replication::{Connection, Error};
 use tokio::time::timeout;
-use tokio_postgres::Config;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::super::Location;
+use super::super::location::Server;
 use super::session::read_files;
 use crate::source::{SourceError, SourceErrorKind};
 use crate::sources::postgres::log::cannot;
@@ -17,11 +17,11 @@ pub(in super::super) async fn streaming(
     location: &Location,
     application_name: &str,
 ) -> Result<Connection, SourceError> {
-    let (configs, tls) = read_files(location, application_name).await?;
+    let (servers, tls) = read_files(location, application_name).await?;
     let mut failed = None;
-    for config in &configs {
+    for server in &servers {
         let limit = location.connect_timeout();
-        match timeout(limit, connect(config, tls.clone())).await {
+        match timeout(limit, connect(server, tls.clone())).await {
             Ok(Ok(Some(connection))) => return Ok(connection),
             Ok(Ok(None)) => {}
             Ok(Err(error)) => {
@@ -43,8 +43,8 @@ pub(in super::super) async fn streaming(
 }
 
 /// `None` if it is a replica.
-async fn connect(config: &Config, tls: MakeRustlsConnect) -> Result<Option<Connection>, Error> {
-    let mut connection = Connection::connect(config, tls).await?;
+async fn connect(server: &Server, tls: MakeRustlsConnect) -> Result<Option<Connection>, Error> {
+    let mut connection = Connection::connect_if(server.auth, &server.config, tls).await?;
     let answer = connection.query(IS_REPLICA).await?;
     let is_primary = answer.first().is_some_and(|row| row.first() == Some(&Some("f".to_owned())));
     Ok(is_primary.then_some(connection))

@@ -1,5 +1,7 @@
 //! A connection against a real server: what it survives, and what it says when it does not.
 
+mod hostile_servers;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -298,7 +300,7 @@ async fn an_unfit_server_is_refused_with_a_reason() {
         (format!("postgres://postrider@{server}/postgres"), Misconfigured, "give a password"),
         (format!("{url}?dbname=nothing"), Misconfigured, "check the name of the database"),
         (format!("{url}?port=1"), Unavailable, "onnection refused"),
-        (format!("{url}?host=nowhere.invalid"), Unavailable, "error connecting to server"),
+        (format!("{url}?host=nowhere.invalid"), Unavailable, "the connection failed"),
         (format!("{url}?host=/does/not/exist"), Unavailable, "No such file"),
         (format!("{pooled}?password=canary"), Misconfigured, "whether the pooler knows them"),
         (

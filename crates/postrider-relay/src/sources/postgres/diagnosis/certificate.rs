@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
+use postrider_replication::connect_sql;
 use rustls::pki_types::CertificateDer;
 use tokio::time::timeout;
 use x509_cert::Certificate;
@@ -24,11 +25,12 @@ impl Exam<'_> {
     pub(super) async fn certificate(&self) -> Result<Vec<Finding>, Trouble> {
         let seen: Seen = Arc::new(OnceLock::new());
         let location = self.location;
-        let (configs, _) = read_files(location, &application_name("doctor")).await?;
-        let tls = location.tls().connector_that_notes(Some(Arc::clone(&seen)))?;
-        for config in &configs {
+        let (servers, _) = read_files(location, &application_name("doctor")).await?;
+        let mut tls = location.tls().connector_that_notes(Some(Arc::clone(&seen)))?;
+        for server in &servers {
             // Its certificate was seen, whatever became of the connection.
-            drop(timeout(location.connect_timeout(), config.connect(tls.clone())).await);
+            let connecting = connect_sql(&server.config, &mut tls, server.auth);
+            drop(timeout(location.connect_timeout(), connecting).await);
             if seen.get().is_some() {
                 break;
             }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use postrider_replication::AuthMethods;
 use tokio_postgres::config::ChannelBinding;
 
 use super::{InvalidLocation, decode};
@@ -23,7 +24,7 @@ const KEEPALIVES_COUNT: u32 = 3;
 /// How long what was sent may stay without an acknowledgement.
 const TCP_USER_TIMEOUT: Duration = Duration::from_secs(15);
 
-pub(super) const NAMES: [&str; 22] = [
+pub(super) const NAMES: [&str; 23] = [
     "application_name",
     "channel_binding",
     "connect_timeout",
@@ -38,6 +39,7 @@ pub(super) const NAMES: [&str; 22] = [
     "passfile",
     "password",
     "port",
+    "require_auth",
     "sslcert",
     "sslkey",
     "sslmode",
@@ -123,8 +125,48 @@ pub(super) struct Parameters {
     pub(super) keepalives: Keepalives,
     pub(super) options: Option<String>,
     pub(super) passfile: Option<PathBuf>,
+    pub(super) require_auth: RequireAuth,
     pub(super) tcp_user_timeout: Option<Duration>,
     pub(super) tls: TlsSettings,
+}
+
+/// By which methods a server may be told who connects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RequireAuth {
+    /// By these, whatever is known of the server.
+    Only(AuthMethods),
+    /// By those that are safe with the server, but for these.
+    Not(AuthMethods),
+}
+
+const REQUIRE_AUTH_PROBLEM: &str = "is not a list of password, md5, scram-sha-256, gss, sspi, \
+     oauth and none, with commas between them, each once, and with a ! before all of them or none";
+
+impl RequireAuth {
+    fn parse(list: &str) -> Option<Self> {
+        let is_negated = list.starts_with('!');
+        let mut methods = !AuthMethods::ALL;
+        for name in list.split(',') {
+            let name = match is_negated {
+                true => name.strip_prefix('!')?,
+                false => name,
+            };
+            let method = AuthMethods::from_name(name)?;
+            if methods.has(method) {
+                return None;
+            }
+            methods = methods | method;
+        }
+        Some(if is_negated { Self::Not(methods) } else { Self::Only(methods) })
+    }
+
+    /// What is permitted, given what is safe.
+    pub(super) fn of(self, safe: AuthMethods) -> AuthMethods {
+        match self {
+            Self::Only(methods) => methods,
+            Self::Not(methods) => safe & !methods,
+        }
+    }
 }
 
 /// How to find out that the other side of a silent connection is gone. `None` is what the system
@@ -179,6 +221,9 @@ impl Parameters {
             keepalives,
             options: written.take("options"),
             passfile: written.take("passfile").map(PathBuf::from),
+            require_auth: written
+                .value("require_auth", REQUIRE_AUTH_PROBLEM, RequireAuth::parse)?
+                .unwrap_or(RequireAuth::Not(!AuthMethods::ALL)),
             tcp_user_timeout: written.duration(
                 "tcp_user_timeout",
                 Duration::from_millis(1),

@@ -208,6 +208,50 @@ fn a_server_on_another_machine_is_verified_unless_the_url_says_otherwise() {
     }
 }
 
+/// A server that could be somebody else is not told the password, nor a hash that is as good.
+#[test]
+fn passwords_go_to_servers_that_are_verified_or_on_this_machine() {
+    let auth = |url: &str| parse(url).servers("x").unwrap()[0].auth;
+    let (all, safe) = (AuthMethods::ALL, !(AuthMethods::MD5 | AuthMethods::PASSWORD));
+    for (url, encrypted, plain) in [
+        ("postgres://h/app", all, safe),
+        ("postgres://h/app?sslmode=verify-ca&sslrootcert=r", all, safe),
+        ("postgres://h/app?sslmode=require&sslrootcert=r", all, safe),
+        ("postgres://h/app?sslmode=prefer&sslrootcert=r", all, safe),
+        ("postgres://h/app?sslmode=require", safe, safe),
+        ("postgres://h/app?sslmode=prefer", safe, safe),
+        ("postgres://h/app?sslmode=disable", safe, safe),
+        ("postgres://localhost/app?hostaddr=10.0.0.1&sslmode=disable", safe, safe),
+        ("postgres://localhost/app", all, all),
+        ("postgres://127.0.0.1/app?sslmode=disable", all, all),
+        ("postgres:///app?host=/run/postgresql", all, all),
+    ] {
+        assert_eq!(auth(url), AuthPolicy { encrypted, plain }, "{url}");
+    }
+    // Of several servers, only those that are on this machine.
+    let several = parse("postgres://localhost,h/app?sslmode=disable").servers("x").unwrap();
+    assert_eq!((several[0].auth.plain, several[1].auth.plain), (all, safe));
+
+    let (md5, scram) = (AuthMethods::MD5, AuthMethods::SCRAM_SHA_256);
+    for (list, remote, local) in [
+        ("md5", md5, md5),
+        ("scram-sha-256,md5", md5 | scram, md5 | scram),
+        ("scram-sha-256", scram, scram),
+        ("!none", safe & !AuthMethods::NONE, !AuthMethods::NONE),
+        ("!md5,!password", safe, safe),
+    ] {
+        let plain = |host: &str| {
+            auth(&format!("postgres://{host}/app?sslmode=disable&require_auth={list}")).plain
+        };
+        assert_eq!((plain("h"), plain("localhost")), (remote, local), "{list}");
+    }
+    for list in ["scram", "md5,!password", "!md5,password", "md5,md5", "md5,", ",", "!"] {
+        let refused = Location::parse(&format!("postgres://h/app?require_auth={list}"));
+        let refused = refused.unwrap_err().to_string();
+        assert!(refused.starts_with("require_auth in the URL is not a list of"), "{refused}");
+    }
+}
+
 #[test]
 fn a_password_is_read_from_its_file_at_every_connect() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,7 +1,9 @@
 //! Errors of the replication, for whoever has to mend them.
 
+use postrider_replication::RefusedAuth;
 use tokio_postgres::error::SqlState;
 
+use super::super::error::auth_hint;
 use crate::source::{SourceError, SourceErrorKind};
 
 /// An error of the replication as one of the source.
@@ -9,7 +11,12 @@ pub(in super::super) fn cannot(doing: &str, error: postrider_replication::Error)
     use SourceErrorKind::{Misconfigured, Unavailable};
     use postrider_replication::Error;
     let code = error.code().map(SqlState::code);
+    let refused = match &error {
+        Error::Authentication(err) => err.downcast_ref::<RefusedAuth>(),
+        _ => None,
+    };
     let (kind, hint) = match (&error, code) {
+        _ if let Some(refused) = refused => (Misconfigured, Some(auth_hint(*refused))),
         (_, Some("42501")) => (
             Misconfigured,
             Some("let ALTER ROLE give the relay's role REPLICATION; or write mode = \"poll\""),

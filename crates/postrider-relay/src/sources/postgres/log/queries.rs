@@ -116,7 +116,8 @@ impl LogQueries {
                  WHERE {this} AND EXISTS (SELECT FROM {leases} WHERE {this} AND epoch = $2)"
             ),
             between: format!(
-                "SELECT range_agg(int8range({seq}::bigint, {seq}::bigint + 1))::text
+                "SELECT range_agg(int8range({seq}::bigint,
+                   CASE WHEN {seq} < 9223372036854775807 THEN {seq}::bigint + 1 END))::text
                  FROM {name} AS o WHERE ({xid} >= $2::text::xid8 OR {xid} = ANY($3::text[]::xid8[]))
                  AND NOT pg_visible_in_snapshot({xid}, (SELECT $1::text::pg_snapshot))
                  AND pg_visible_in_snapshot({xid}, (SELECT $4::text::pg_snapshot))"

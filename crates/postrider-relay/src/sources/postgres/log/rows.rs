@@ -8,7 +8,9 @@ use postrider_replication::pgoutput::{Relation, Tuple, Value as Sent};
 use tokio_postgres::types::Type;
 
 use crate::sources::postgres::read::Read;
-use crate::sources::postgres::row::{Columns, Decoded, Decoder, EPOCH_2000_SECS, LIMITS, Value};
+use crate::sources::postgres::row::{
+    Columns, Decoded, Decoder, EPOCH_2000_SECS, ID_BYTES_MAX, LIMITS, Value,
+};
 use crate::sources::postgres::table::Table;
 
 /// Our names, first those of an event in the order in which `row` reads them, and whether there
@@ -220,7 +222,7 @@ impl LogRow {
         // Neither of the infinite times is waited for.
         let deliver_after = deliver_after.filter(|at| ![i64::MIN, i64::MAX].contains(at));
         let delay = deliver_after.and_then(|at| u64::try_from(at.saturating_sub(sent_at_us)).ok());
-        let event = decoder.event(self);
+        let event = decoder.event_of(seq, self);
         let raw = event.is_err().then(|| Box::new(self.stored()));
         let delay = delay.filter(|micros| *micros > 0).map(Duration::from_micros);
         let id = decoder.row_id(self, event.is_ok());
@@ -247,7 +249,7 @@ impl LogRow {
             SystemTime::UNIX_EPOCH.checked_add(since_1970)
         };
         Stored {
-            id: self.text("id"),
+            id: self.text("id").filter(|id| id.len() <= ID_BYTES_MAX),
             aggregate_type: self.text("aggregate_type"),
             aggregate_id: self.text("aggregate_id"),
             event_type: self.text("event_type"),
