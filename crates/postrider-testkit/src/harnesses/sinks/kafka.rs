@@ -32,6 +32,10 @@ pub(crate) const CAPABILITIES: TargetCapabilities = TargetCapabilities {
     exactly_once: false,
     any_topic: false,
     lacks_topics: true,
+    reserved_headers: &["Postrider-Id", "ce_type", "content-type"],
+    reserves_topics: true,
+    // librdkafka sends again by itself, for as long as a call may take.
+    hangs_up: false,
     body_bytes_max: 1_047_000,
     too_large: Some(1_048_576),
     call_max: Duration::from_secs(10),
@@ -103,6 +107,13 @@ impl TestTarget for Kafka {
         format!("{}-not-there", self.topic)
     }
 
+    fn reserved_topics(&self) -> Vec<String> {
+        let names = ["__consumer_offsets", "__transaction_state", "postrider.progress"];
+        let mut topics: Vec<_> = names.map(str::to_owned).into();
+        topics.extend(self.capabilities.exactly_once.then(|| progress_topic(&self.topic)));
+        topics
+    }
+
     async fn behave(&self, behaviour: Behaviour) {
         behave_by_proxy(&self.proxy, behaviour).await;
     }
@@ -124,11 +135,16 @@ pub(crate) fn options(capabilities: TargetCapabilities, topic: &str, timeout: &s
             "exactly_once = true
              create_missing = true
              replication_factor = 1
-             progress_topic = \"{topic}-progress\"
-             transactional_id = \"{topic}\""
+             progress_topic = \"{}\"
+             transactional_id = \"{topic}\"",
+            progress_topic(topic)
         );
     }
     options
+}
+
+fn progress_topic(topic: &str) -> String {
+    format!("{topic}-progress")
 }
 
 /// What a topic has.
