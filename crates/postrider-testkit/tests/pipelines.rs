@@ -71,6 +71,8 @@ fn to_broker(
     }
     #[cfg(feature = "sqlite")]
     outboxes.push(sources::sqlite::backend(postrider_relay::sources::Progress::Mark));
+    let hang_ups = pipeline::backend(sources::memory::backend(), target.clone());
+    let hang_ups = trials(pipeline::hang_up_cases(), hang_ups);
     let route = |outbox| trials(pipeline::cases(), pipeline::backend(outbox, target.clone()));
-    outboxes.into_iter().flat_map(route).collect()
+    outboxes.into_iter().flat_map(route).chain(hang_ups).collect()
 }
