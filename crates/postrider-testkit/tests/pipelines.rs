@@ -37,6 +37,8 @@ fn main() -> ExitCode {
     {
         all.extend(to_broker(&sinks::kafka::backend()));
         all.extend(to_broker(&sinks::kafka::exactly_once_backend()));
+        let brief = pipeline::backend(sources::memory::backend(), sinks::kafka::brief_backend());
+        all.extend(trials(pipeline::hang_up_cases(), brief));
     }
     #[cfg(not(feature = "kafka"))]
     all.push(suites::not_built("kafka", "kafka"));

@@ -104,3 +104,30 @@ impl Company {
         self.most = usize::MAX;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_connection_died_of_is_remembered_until_it_is_settled() {
+        let mut company = Company::new();
+        let at = Duration::from_secs;
+        assert_eq!(company.died(7, at(1)), None);
+        assert_eq!(company.died(7, at(2)), Some(at(1)));
+        assert!(company.singles_out(7) && !company.singles_out(8));
+        assert_eq!(company.most(), 1);
+        company.forget(7);
+        assert!(!company.singles_out(7));
+    }
+
+    #[test]
+    fn as_many_are_remembered_as_there_is_room_for() {
+        let mut company = Company::new();
+        for event in 0..DEADLY_MAX as u64 + 1 {
+            company.died(event, Duration::from_secs(event));
+        }
+        assert_eq!(company.deadly.len(), DEADLY_MAX);
+        assert!(!company.singles_out(0) && company.singles_out(1));
+    }
+}

@@ -385,7 +385,9 @@ impl Transactions {
         if code == RDKafkaErrorCode::MessageSizeTooLarge {
             return small_progress_topic(&place, self.note_bytes());
         }
-        failure(&place, &KafkaError::MessageProduction(code), producer.trouble().as_ref())
+        let trouble = producer.trouble();
+        let error = failure(&place, &KafkaError::MessageProduction(code), trouble.as_ref());
+        producer.judged(error)
     }
 }
 

@@ -212,8 +212,9 @@ fn verdict(server: &Server, key: Option<&str>, code: &str, details: &str) -> Sin
             message.push_str(part);
         }
     }
-    // Whatever else is wrong with one key may be right with others.
-    let about_topic = is_about_key && matches!(code, "ERR" | NO_PERMISSION);
+    // What nothing more is known of may be wrong with one stream, and right with others.
+    let is_unknown = code == "ERR" && advice.is_empty();
+    let about_topic = is_about_key && (is_unknown || code == NO_PERMISSION);
     SinkError { about_topic, ..SinkError::new(kind, message) }
 }
 
