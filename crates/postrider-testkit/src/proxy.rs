@@ -45,6 +45,8 @@ struct Faults {
     black_hole: bool,
     /// Raised by each cut; a connection ends when it changes.
     cuts: u64,
+    /// A connection ends when its client says this.
+    hang_up_at: Option<&'static str>,
     latency: Duration,
     lost_answers: bool,
     rate: Option<u64>,
@@ -143,6 +145,11 @@ impl Proxy {
         self.shared.faults.send_modify(|faults| faults.slice = Some(bytes.max(1)));
     }
 
+    /// Resets each connection whose client says this. What came with it does not arrive.
+    pub fn hang_up_at(&self, text: &'static str) {
+        self.shared.faults.send_modify(|faults| faults.hang_up_at = Some(text));
+    }
+
     /// Loses all that the server says, while what clients say arrives there. To be followed by a
     /// cut: bytes that were lost are missed by whoever reads on.
     pub fn lose_answers(&self) {
@@ -155,7 +162,7 @@ impl Proxy {
         has_lost.wait_for(|has_lost| *has_lost).await.expect("the sender is ours");
     }
 
-    /// Ends black hole, latency, lost answers, rate and slicing.
+    /// Ends black hole, hanging up, latency, lost answers, rate and slicing.
     pub fn heal(&self) {
         self.shared.faults.send_modify(|faults| {
             *faults = Faults { cuts: faults.cuts, ..Faults::default() };
@@ -237,7 +244,11 @@ async fn carry(mut client: TcpStream, shared: &Shared) -> io::Result<()> {
         let conversation = Conversation::default();
         let (client_reads, client_writes) = client.split();
         let (server_reads, server_writes) = server.split();
+        let mut said = Vec::new();
         let there = way(client_reads, server_writes, shared, Bytes::from, |chunk| {
+            if says(&mut said, chunk, shared.faults.borrow().hang_up_at) {
+                return Seen::CutAt(0);
+            }
             conversation.client_said(chunk, &shared.hook)
         });
         let heard = |chunk| hear(chunk, shared);
@@ -256,6 +267,15 @@ async fn carry(mut client: TcpStream, shared: &Shared) -> io::Result<()> {
         server.set_zero_linger()?;
     }
     ended
+}
+
+/// Whether a text ends in this chunk. What was said before is kept as far as it may begin one.
+fn says(said: &mut Vec<u8>, chunk: &[u8], text: Option<&str>) -> bool {
+    let Some(text) = text.map(str::as_bytes) else { return false };
+    said.extend_from_slice(chunk);
+    let is_said = said.windows(text.len()).any(|part| part == text);
+    said.drain(..said.len().saturating_sub(text.len() - 1));
+    is_said
 }
 
 /// What clients hear of what the server has said.

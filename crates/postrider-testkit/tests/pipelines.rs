@@ -37,6 +37,8 @@ fn main() -> ExitCode {
     {
         all.extend(to_broker(&sinks::kafka::backend()));
         all.extend(to_broker(&sinks::kafka::exactly_once_backend()));
+        let brief = pipeline::backend(sources::memory::backend(), sinks::kafka::brief_backend());
+        all.extend(trials(pipeline::hang_up_cases(), brief));
     }
     #[cfg(not(feature = "kafka"))]
     all.push(suites::not_built("kafka", "kafka"));
@@ -71,6 +73,8 @@ fn to_broker(
     }
     #[cfg(feature = "sqlite")]
     outboxes.push(sources::sqlite::backend(postrider_relay::sources::Progress::Mark));
+    let hang_ups = pipeline::backend(sources::memory::backend(), target.clone());
+    let hang_ups = trials(pipeline::hang_up_cases(), hang_ups);
     let route = |outbox| trials(pipeline::cases(), pipeline::backend(outbox, target.clone()));
-    outboxes.into_iter().flat_map(route).collect()
+    outboxes.into_iter().flat_map(route).chain(hang_ups).collect()
 }

@@ -138,7 +138,11 @@ impl<M> Engine<M> {
         entry.early = early;
         entry.returned = returned;
         self.bytes += bytes;
-        self.lanes.push(entry);
+        if returned && self.company.singles_out(id) {
+            self.lanes.push_suspect(entry);
+        } else {
+            self.lanes.push(entry);
+        }
     }
 
     /// The next events to publish, if any may be sent now.
@@ -159,7 +163,9 @@ impl<M> Engine<M> {
             bytes: self.policy.batch_bytes_max,
             whole_lanes: self.policy.ordered_by_key,
         };
-        if self.lanes.has_suspects() && self.company.under_way.is_none() {
+        // What a connection died of is no probe, unless there is no other.
+        let may_probe = self.breaker.is_closed() || !self.lanes.has_ready();
+        if self.lanes.has_suspects() && self.company.under_way.is_none() && may_probe {
             let events = events.min(self.company.most());
             // What is refused alone was refused because of itself.
             let kind = if events == 1 { Kind::Alone } else { Kind::Suspects };

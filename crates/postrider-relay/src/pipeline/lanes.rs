@@ -158,6 +158,22 @@ impl<M> Lanes<M> {
         }
     }
 
+    /// Adds an event that is suspect from the beginning. Behind others of its lane it is not: then
+    /// it is found again.
+    pub(super) fn push_suspect(&mut self, entry: Entry<M>) {
+        let before = self.ready.len();
+        self.push(entry);
+        if self.ready.len() == before {
+            return;
+        }
+        if let Some(first) = self.ready.pop_back() {
+            if let Ready::Lane(key) = first {
+                self.lanes.entry(key).or_default().suspects = 1;
+            }
+            self.suspect.push_back(first);
+        }
+    }
+
     /// Takes as many events as fit from ready lanes: one of each, and more of each where there
     /// are fewer lanes than room. Those of one lane stand together and in order, and one that can
     /// never be sent comes alone of its lane.
@@ -179,6 +195,11 @@ impl<M> Lanes<M> {
         let taken = self.take_from(&mut suspect, room, most);
         self.suspect = suspect;
         taken
+    }
+
+    /// Whether others wait.
+    pub(super) fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
     }
 
     /// Whether events that were refused in company wait.

@@ -191,7 +191,8 @@ impl RabbitMqSink {
         }
         let unanswered = answers.unanswered();
         let left: Vec<_> = unanswered.iter().map(|index| &messages[*index]).collect();
-        let results = lane.publish(&left, self.options.confirm_timeout).await;
+        let results =
+            lane.publish(&left, &self.options.pipeline, self.options.confirm_timeout).await;
         for (index, result) in unanswered.into_iter().zip(results) {
             answers.0[index] = Some(result);
         }
@@ -296,7 +297,8 @@ impl Sink for RabbitMqSink {
 
     async fn publish(&self, messages: &[Message]) -> Vec<Result<(), SinkError>> {
         let event_bytes_max = self.event_bytes_max();
-        let refusal = |message| properties::refusal(message, event_bytes_max).map(Err);
+        let pipeline = &self.options.pipeline;
+        let refusal = |message| properties::refusal(message, event_bytes_max, pipeline).map(Err);
         let mut answers = Answers(messages.iter().map(refusal).collect());
         if answers.unanswered().is_empty() {
             return answers.complete(&lost());
@@ -312,7 +314,7 @@ impl Sink for RabbitMqSink {
             Some(event_bytes_max) => *self.limit() = Some(Limit::new(event_bytes_max, lane)),
             None => self.keep(lane),
         }
-        answers.complete(&lost())
+        answers.complete(&lost().with_company(true))
     }
 
     async fn close(self: Box<Self>) -> Result<(), SinkError> {

@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 use redis::{Cmd, Value};
 
-use self::append::{Appending, ids_keys};
+use self::append::{Appending, ids_keys, is_of_ids};
 use self::connection::Connector;
 use self::options::CheckedOptions;
 use super::PipelineFacts;
@@ -77,6 +77,16 @@ impl RedisSink {
             };
             messages.iter().map(answer).collect()
         })
+    }
+
+    async fn publish_to_streams(&self, messages: &[Message]) -> Vec<Result<(), SinkError>> {
+        if messages.is_empty() {
+            return Vec::new();
+        }
+        if let Some(answers) = self.too_large(messages).await {
+            return answers;
+        }
+        self.append(messages).await
     }
 
     async fn append(&self, messages: &[Message]) -> Vec<Result<(), SinkError>> {
@@ -249,13 +259,29 @@ impl Sink for RedisSink {
     }
 
     async fn publish(&self, messages: &[Message]) -> Vec<Result<(), SinkError>> {
-        if messages.is_empty() {
-            return Vec::new();
+        if !messages.iter().any(|message| is_of_ids(&message.topic)) {
+            return self.publish_to_streams(messages).await;
         }
-        if let Some(answers) = self.too_large(messages).await {
-            return answers;
+        let (mut answers, mut others) = (Vec::with_capacity(messages.len()), Vec::new());
+        // Nothing of a key may follow what is missing of it.
+        let mut stopped = HashSet::new();
+        for message in messages {
+            let key = message.event.key();
+            answers.push(if is_of_ids(&message.topic) {
+                stopped.insert(key);
+                Some(Err(failure::reserved(&message.topic)))
+            } else if stopped.contains(key) {
+                Some(Err(failure::not_in_order()))
+            } else {
+                others.push(message.clone());
+                None
+            });
         }
-        self.append(messages).await
+        let mut of_others = self.publish_to_streams(&others).await.into_iter();
+        let answer = |own: Option<_>| {
+            own.or_else(|| of_others.next()).expect("there is an answer for each message")
+        };
+        answers.into_iter().map(answer).collect()
     }
 
     async fn close(self: Box<Self>) -> Result<(), SinkError> {

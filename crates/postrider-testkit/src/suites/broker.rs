@@ -267,6 +267,7 @@ pub(crate) async fn behave_by_proxy(proxy: &Proxy, behaviour: Behaviour) {
             proxy.cut();
         }
         Behaviour::Hangs => proxy.black_hole(true),
+        Behaviour::HangsUpAt(text) => proxy.hang_up_at(text),
         Behaviour::LosesAnswer => proxy.lose_answers(),
         _ => panic!("{behaviour:?} is not declared"),
     }

@@ -6,6 +6,7 @@
 
 mod faults;
 mod flow;
+mod hang_ups;
 mod kills;
 mod outcome;
 mod pauses;
@@ -76,6 +77,11 @@ pub fn cases() -> Vec<Case<Subject, RouteCapabilities>> {
     cases.extend(refusals::cases());
     cases.extend(stops::cases());
     cases
+}
+
+/// Cases about connections that are closed, which no outbox has a part in.
+pub fn hang_up_cases() -> Vec<Case<Subject, RouteCapabilities>> {
+    hang_ups::cases()
 }
 
 /// Cases about what an operator stops, which no sink has a part in.

@@ -41,6 +41,12 @@ pub trait TestTarget: Send + Sync {
         panic!("every topic can be used")
     }
 
+    /// Topics of the server, the sink or its relay, which are not for events. Only asked for where
+    /// they are declared.
+    fn reserved_topics(&self) -> Vec<String> {
+        panic!("no topic is reserved")
+    }
+
     /// Makes the target behave like this from now on. Only what is declared is asked for.
     async fn behave(&self, behaviour: Behaviour);
 }
@@ -63,6 +69,12 @@ pub struct TargetCapabilities {
     pub any_topic: bool,
     /// There are topics to which [nothing can be sent](TestTarget::unusable_topic).
     pub lacks_topics: bool,
+    /// Headers that the protocol or the sink uses itself: an event cannot set them.
+    pub reserved_headers: &'static [&'static str],
+    /// There are topics that [belong to others](TestTarget::reserved_topics).
+    pub reserves_topics: bool,
+    /// The target can [hang up](Behaviour::HangsUpAt) on a message, and the sink hears it at once.
+    pub hangs_up: bool,
     /// The largest body that the target takes with few headers.
     pub body_bytes_max: usize,
     /// A body that the sink finds too large; `None` if only the pipeline looks at that.
@@ -94,6 +106,8 @@ pub enum Behaviour {
     Hangs,
     /// It keeps the message and hangs up before the answer.
     LosesAnswer,
+    /// It hangs up on whoever sends these bytes, and does not say why.
+    HangsUpAt(&'static str),
 }
 
 /// What a target has kept of a message.

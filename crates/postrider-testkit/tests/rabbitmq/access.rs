@@ -80,7 +80,7 @@ async fn the_commands_that_make_exchanges_and_queues_work() {
         ..Options::default()
     };
     let server = Server::start(options).await;
-    let sink = connect(&server.url(), "").await;
+    let sink = connect_for(&server.url(), "", Some("amq.default")).await.unwrap();
     let run = async |error: &str, queue: &str| {
         let command = error.split("rabbitmqadmin ").nth(1).unwrap();
         let command = command.split(", or").next().unwrap().replace("QUEUE", queue);

@@ -9,7 +9,7 @@ use postrider_testkit::servers::rabbitmq::{
     self, Exchange, bind, make_exchange, make_queue, shared, table, text,
 };
 
-use crate::{connect, message, message_of, new_name, publish};
+use crate::{connect, connect_for, message, message_of, new_name, publish};
 
 #[tokio::test]
 async fn a_message_has_its_properties_headers_and_bytes() {
@@ -83,7 +83,7 @@ async fn quorum_queues_and_streams_take_events() {
 #[tokio::test]
 async fn the_default_exchange_goes_by_the_name_amq_default() {
     let exchange = Exchange::fresh().await;
-    let sink = connect(&shared(), "").await;
+    let sink = connect_for(&shared(), "", Some("amq.default")).await.unwrap();
     assert_eq!(publish(&*sink, message("amq.default", &exchange.name, 1)).await, Ok(()));
     let read = exchange.read().await;
     assert_eq!((read.len(), read[0].exchange.as_str()), (1, ""));

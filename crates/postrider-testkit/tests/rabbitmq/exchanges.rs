@@ -152,7 +152,7 @@ async fn each_message_that_comes_back_is_the_right_one() {
 #[tokio::test]
 async fn a_missing_queue_is_named_with_the_command_that_makes_it() {
     let (exchange, missing) = (Exchange::fresh().await, new_name());
-    let sink = connect(&shared(), "").await;
+    let sink = connect_for(&shared(), "", Some("amq.default")).await.unwrap();
     let messages = [message("amq.default", &missing, 1), message("amq.default", &exchange.name, 2)];
     let answers = sink.publish(&messages).await;
     let command = format!("rabbitmqadmin declare queue name={missing} durable=true");
@@ -168,7 +168,7 @@ async fn a_full_queue_throttles_its_own_events_only() {
     let arguments =
         [("x-max-length", AMQPValue::LongInt(2)), ("x-overflow", text("reject-publish"))];
     make_queue(&channel, &full, &arguments).await;
-    let sink = connect(&shared(), "").await;
+    let sink = connect_for(&shared(), "", Some("amq.default")).await.unwrap();
     for number in 1..=2 {
         assert_eq!(publish(&*sink, message("amq.default", &full, number)).await, Ok(()));
     }

@@ -41,17 +41,13 @@ impl<M> Engine<M> {
             let (lane, rest) = entries.split_at(together);
             entries = rest;
             let answers = messages.by_ref().zip(results.by_ref()).take(together);
-            let answers = answers.map(|(message, result)| {
-                // Nothing else was under way: so it is to blame by itself.
-                let result = result.map_err(|error| {
-                    let in_company = error.in_company && call.kind != Kind::Alone;
-                    error.with_company(in_company)
-                });
-                (message, result)
-            });
-            in_company += self.published_lane(key, lane, answers, alive, now);
+            in_company += self.published_lane(key, lane, answers, (call.kind, alive), now);
         }
         self.company.answered(call.kind, events, in_company);
+        if in_company > 0 && !alive && !self.breaker.is_closed() {
+            // The probes were refused together: whyever that is, the outage is not over.
+            self.breaker.unavailable(now);
+        }
         if self.company.under_way.is_none() && !self.lanes.has_suspects() {
             self.company.is_over();
         }
@@ -79,7 +75,7 @@ impl<M> Engine<M> {
         key: Option<u64>,
         lane: &[usize],
         answers: impl Iterator<Item = (M, Result<(), SinkError>)>,
-        alive: bool,
+        (kind, alive): (Kind, bool),
         now: Duration,
     ) -> usize {
         let mut held = Vec::new();
@@ -88,7 +84,8 @@ impl<M> Engine<M> {
         for (index, (message, result)) in lane.iter().zip(answers) {
             let reaction = match (result, lane_is) {
                 (Ok(()), _) => Reaction::Settle(Verdict::Delivered),
-                (Err(error), Lane::Whole) if error.in_company => {
+                // Nothing else was under way: so it is to blame by itself.
+                (Err(error), Lane::Whole) if error.in_company && kind != Kind::Alone => {
                     in_company = true;
                     Reaction::Hold
                 }
@@ -120,7 +117,11 @@ impl<M> Engine<M> {
         let entry = self.lanes.entry(index);
         let (lane, key, id, attempts) =
             (entry.lane(), entry.key, entry.id, entry.attempts.saturating_add(1));
-        let took_others = entry.held_at.is_some_and(|held| self.taken_at > Some(held));
+        let mut held_at = entry.held_at;
+        if error.in_company && error.kind == FailureKind::Unavailable {
+            held_at = self.company.died(id, now).max(held_at);
+        }
+        let took_others = held_at.is_some_and(|held| self.taken_at > Some(held));
         let sink = match error.kind {
             FailureKind::Unavailable | FailureKind::Throttled if took_others => SinkIs::Well,
             FailureKind::Failed | FailureKind::Refused
@@ -180,6 +181,9 @@ impl<M> Engine<M> {
     /// queued.
     pub(super) fn conclude(&mut self, index: usize, verdict: Verdict) {
         let entry = self.remove(index);
+        if matches!(verdict, Verdict::Delivered | Verdict::Parked { .. }) {
+            self.company.forget(entry.id);
+        }
         let blocked = entry.key.filter(|_| sets_aside(&verdict));
         self.settle(entry.handle, entry.key, entry.early, verdict);
         let Some(key) = blocked else { return };

@@ -215,6 +215,13 @@ impl Options {
         }
     }
 
+    /// Where relays note their progress, as far as it is known here: this one, and others that were
+    /// told nothing else.
+    pub(super) fn progress_topics(&self) -> Vec<String> {
+        let own = self.progress_topic.iter().map(String::as_str);
+        own.chain([PROGRESS_TOPIC_DEFAULT]).map(str::to_owned).collect()
+    }
+
     /// What transactions need, if they are wanted.
     pub(super) fn exactly_once(&self) -> Option<ExactlyOnce> {
         let shard = self.pipeline.name.split_once('/').map(|(_, shard)| format!("/{shard}"));

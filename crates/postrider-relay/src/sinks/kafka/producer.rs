@@ -1,6 +1,6 @@
 //! A producer of librdkafka, and whether it has trouble with its connections.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rdkafka::ClientConfig;
@@ -24,6 +24,10 @@ use crate::sink::{FailureKind, SinkError};
 /// How long it takes at most until a flush sees that nobody wants it any more.
 const FLUSH_PART: Duration = Duration::from_millis(100);
 
+/// For how long a broker that hung up is remembered: librdkafka tells the same trouble again only
+/// after 30 s.
+const HANG_UP_MEMORY: Duration = Duration::from_secs(60);
+
 /// How long a flush goes on for which nobody waits.
 const HURRY_MAX: Duration = Duration::from_secs(1);
 
@@ -32,6 +36,7 @@ pub(super) struct Producer {
     /// Only the drop takes it.
     inner: Option<ThreadedProducer<Context>>,
     trouble: watch::Receiver<Option<Trouble>>,
+    hung_up_at: Arc<Mutex<Option<Instant>>>,
     limits: Limits,
     linger: Duration,
 }
@@ -45,10 +50,12 @@ impl Producer {
         config.set("batch.size", limits.batch_bytes.max(1).to_string());
         // Where a connection is closed, only the log says why.
         config.set_log_level(RDKafkaLogLevel::Info);
-        let inner = config.create_with_context(Context { trouble: sender }).map_err(not_made)?;
+        let hung_up_at = Arc::default();
+        let context = Context { trouble: sender, hung_up_at: Arc::clone(&hung_up_at) };
+        let inner = config.create_with_context(context).map_err(not_made)?;
         let linger = config.get("linger.ms").and_then(|time| time.parse().ok());
         let linger = Duration::from_secs_f64(linger.unwrap_or(0.0) / 1000.0);
-        Ok(Self { inner: Some(inner), trouble, limits, linger })
+        Ok(Self { inner: Some(inner), trouble, hung_up_at, limits, linger })
     }
 
     pub(super) fn limits(&self) -> Limits {
@@ -150,6 +157,19 @@ impl Producer {
         self.trouble.borrow().clone()
     }
 
+    /// Whether brokers close connections that come about, maybe because of what is sent.
+    fn is_hung_up_on(&self) -> bool {
+        let at = *self.hung_up_at.lock().unwrap_or_else(PoisonError::into_inner);
+        at.is_some_and(|at| at.elapsed() < HANG_UP_MEMORY)
+    }
+
+    /// An error of the messages of a transaction: of all of them together, if brokers hung up.
+    pub(super) fn judged(&self, error: SinkError) -> SinkError {
+        let is_hung_up = error.kind == FailureKind::Unavailable && self.is_hung_up_on();
+        let in_company = error.in_company || is_hung_up;
+        error.with_company(in_company)
+    }
+
     /// Waits until the cluster does not let us in.
     pub(super) async fn refused(&self) -> Trouble {
         let mut trouble = self.trouble.clone();
@@ -182,10 +202,16 @@ pub(super) fn not_made(error: KafkaError) -> SinkError {
 /// What librdkafka calls back.
 struct Context {
     trouble: watch::Sender<Option<Trouble>>,
+    /// When a broker last hung up, unless none could be reached since.
+    hung_up_at: Arc<Mutex<Option<Instant>>>,
 }
 
 impl Context {
     fn tell(&self, trouble: Trouble) {
+        if trouble.is_hang_up || trouble.is_away() {
+            let at = trouble.is_hang_up.then(Instant::now);
+            *self.hung_up_at.lock().unwrap_or_else(PoisonError::into_inner) = at;
+        }
         self.trouble.send_if_modified(|known| {
             let is_news = known.as_ref().is_none_or(|known| trouble.says_more_than(known));
             if is_news {

@@ -24,9 +24,11 @@ use std::time::{Duration, Instant};
 
 use uuid::Uuid;
 
+pub(super) use self::found::FoundNotes;
 pub(super) use self::note::Note;
 use self::note::{CARRIED_MIN, Content};
 
+mod found;
 mod note;
 #[cfg(test)]
 mod tests;

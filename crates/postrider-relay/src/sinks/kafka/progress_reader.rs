@@ -12,6 +12,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::Message as _;
 use rdkafka::{Offset, TopicPartitionList};
 
+use super::progress::FoundNotes;
 use crate::sink::{FailureKind, SinkError};
 
 /// One wait for a record.
@@ -24,11 +25,9 @@ pub(super) struct ProgressReader {
     /// Only the drop takes it.
     consumer: Option<BaseConsumer>,
     topic: String,
-    name: String,
     /// Where partitions ended when the reading began, without those that are read.
     ends: HashMap<i32, i64>,
-    /// The last value of each key.
-    found: HashMap<String, Vec<u8>>,
+    found: FoundNotes,
     /// Somebody's open transaction hides the rest.
     is_held_up: bool,
     /// What was wrong last.
@@ -69,9 +68,8 @@ impl ProgressReader {
         Ok(Self {
             consumer: Some(consumer),
             topic: topic.to_owned(),
-            name: name.to_owned(),
             ends,
-            found: HashMap::new(),
+            found: FoundNotes::new(name),
             is_held_up: false,
             trouble: None,
         })
@@ -89,16 +87,7 @@ impl ProgressReader {
             match consumer.poll(left.min(POLL)) {
                 Some(Ok(record)) => {
                     (self.is_held_up, self.trouble) = (false, None);
-                    let key = record.key().and_then(|key| std::str::from_utf8(key).ok());
-                    let key = key.filter(|key| is_of(key, &self.name));
-                    match (key, record.payload()) {
-                        (Some(key), Some(value)) => {
-                            self.found.insert(key.to_owned(), value.to_vec());
-                        }
-                        // Somebody has removed it.
-                        (Some(key), None) => drop(self.found.remove(key)),
-                        (None, _) => {}
-                    }
+                    self.found.take(record.key().unwrap_or_default(), record.payload());
                     let (partition, next) = (record.partition(), record.offset() + 1);
                     self.ends.retain(|of, end| *of != partition || next < *end);
                     continue;
@@ -149,9 +138,9 @@ impl ProgressReader {
         SinkError::new(FailureKind::Unavailable, message)
     }
 
-    /// The last value of each key that begins with the producer's name.
-    pub(super) fn into_found(mut self) -> HashMap<String, Vec<u8>> {
-        std::mem::take(&mut self.found)
+    /// What the producer of this name has noted.
+    pub(super) fn into_found(mut self) -> FoundNotes {
+        std::mem::replace(&mut self.found, FoundNotes::new(""))
     }
 }
 
@@ -202,21 +191,4 @@ fn extents(
 
 fn left_until(deadline: Instant) -> Duration {
     deadline.saturating_duration_since(Instant::now())
-}
-
-fn is_of(key: &str, name: &str) -> bool {
-    key.rsplit_once('/').is_some_and(|(own, _)| own == name)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_name_does_not_begin_another() {
-        assert!(is_of("orders/3/17", "orders/3"));
-        for other in ["orders/31/17", "orders/3", "3/17", "xorders/3/17"] {
-            assert!(!is_of(other, "orders/3"), "{other}");
-        }
-    }
 }

@@ -16,6 +16,9 @@ const HEADER_OVERHEAD: usize = 5 + 5;
 /// Longest name of a topic.
 const TOPIC_BYTES_MAX: usize = 249;
 
+/// What the names of Kafka's own topics begin with.
+const INTERNAL: &str = "__";
+
 /// A record to be sent.
 pub(super) struct Record<'a> {
     pub(super) topic: &'a str,
@@ -94,8 +97,9 @@ fn partition_of(message: &Message, template: &Template) -> Result<i32, SinkError
     partition.ok_or_else(|| rejected("it is not a whole number from 0".to_owned()))
 }
 
-/// Why no topic can be called so, if none can.
-pub(super) fn topic_problem(topic: &str) -> Option<SinkError> {
+/// Why no event can go to a topic of this name, if none can. Relays note their progress in
+/// `progress_topics`: an event there could make one forget what it has published.
+pub(super) fn topic_problem(topic: &str, progress_topics: &[String]) -> Option<SinkError> {
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     let why = if topic.is_empty() || topic == "." || topic == ".." {
         "no topic of Kafka can be called so"
@@ -103,6 +107,10 @@ pub(super) fn topic_problem(topic: &str) -> Option<SinkError> {
         "the name of a topic has at most 249 characters"
     } else if !topic.bytes().all(is_allowed) {
         "the name of a topic has only letters, digits, `.`, `_` and `-`"
+    } else if topic.starts_with(INTERNAL) {
+        "names that begin with `__` are for Kafka's own topics"
+    } else if progress_topics.iter().any(|progress| progress == topic) {
+        "relays note there what they have published"
     } else {
         return None;
     };
@@ -196,10 +204,16 @@ mod tests {
     #[test]
     fn what_no_topic_can_be_called_is_rejected() {
         for name in ["", ".", "..", "a b", "тема", "a/b", &"x".repeat(250)] {
-            assert_eq!(topic_problem(name).unwrap().kind, FailureKind::Rejected, "{name}");
+            let problem = topic_problem(name, &[]).unwrap();
+            assert_eq!(problem.kind, FailureKind::Rejected, "{name}");
+        }
+        let progress = ["postrider.progress".to_owned(), "p".to_owned()];
+        for name in ["__consumer_offsets", "__transaction_state", "postrider.progress", "p"] {
+            let problem = topic_problem(name, &progress).unwrap();
+            assert_eq!(problem.kind, FailureKind::Rejected, "{name}");
         }
         for name in ["a", "outbox.event.Order", "A-b_c.1", &"x".repeat(249)] {
-            assert!(topic_problem(name).is_none(), "{name}");
+            assert!(topic_problem(name, &progress).is_none(), "{name}");
         }
     }
 }

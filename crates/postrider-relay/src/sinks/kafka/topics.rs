@@ -42,6 +42,8 @@ pub(super) struct Topics {
     create: Option<(i32, i32)>,
     /// What a consumer is made with.
     config: ClientConfig,
+    /// Where relays note their progress: not for events.
+    progress_topics: Vec<String>,
 }
 
 impl Topics {
@@ -66,7 +68,8 @@ impl Topics {
             (given(options.partitions), given(options.replication_factor))
         });
         let admin = Arc::new(config.create().map_err(not_made)?);
-        Ok(Self { admin, servers, known: KnownTopics::default(), create, config })
+        let (known, progress_topics) = (KnownTopics::default(), options.progress_topics());
+        Ok(Self { admin, servers, known, create, config, progress_topics })
     }
 
     /// What all topics that are known allow.
@@ -118,7 +121,7 @@ impl Topics {
             self.cluster(timeout).await?;
             return Ok(Vec::new());
         };
-        if let Some(problem) = topic_problem(topic) {
+        if let Some(problem) = topic_problem(topic, &self.progress_topics) {
             return Err(SinkError { kind: FailureKind::Misconfigured, ..problem });
         }
         match self.describe(topic, timeout).await? {
@@ -130,7 +133,7 @@ impl Topics {
 
     /// Learns of a topic, and makes it if that is wanted.
     pub(super) async fn ask(&self, topic: &str, timeout: Duration) -> Result<(), SinkError> {
-        if let Some(problem) = topic_problem(topic) {
+        if let Some(problem) = topic_problem(topic, &self.progress_topics) {
             return Err(problem);
         }
         let mut facts = self.describe(topic, timeout).await?;

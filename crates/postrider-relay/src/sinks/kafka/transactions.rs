@@ -299,7 +299,9 @@ impl Transactions {
                 state.starting = Some((producer, reader));
                 return Err(error);
             }
-            let (mut read, ids) = Progress::after(reader.into_found(), options.window)
+            let notes = reader.into_found().into_notes();
+            let (mut read, ids) = notes
+                .and_then(|notes| Progress::after(notes, options.window))
                 .map_err(|ForeignNote(key)| foreign_note(&topics.place(topic), &key))?;
             let now = Instant::now().into_std();
             let mut progress = locked(&progress);
@@ -383,7 +385,9 @@ impl Transactions {
         if code == RDKafkaErrorCode::MessageSizeTooLarge {
             return small_progress_topic(&place, self.note_bytes());
         }
-        failure(&place, &KafkaError::MessageProduction(code), producer.trouble().as_ref())
+        let trouble = producer.trouble();
+        let error = failure(&place, &KafkaError::MessageProduction(code), trouble.as_ref());
+        producer.judged(error)
     }
 }
 

@@ -7,13 +7,17 @@ use rdkafka::error::RDKafkaErrorCode;
 pub(super) struct Trouble {
     code: RDKafkaErrorCode,
     pub(super) reason: String,
+    /// The broker closed a connection that had come about.
+    pub(super) is_hang_up: bool,
 }
 
 impl Trouble {
     pub(super) fn new(code: RDKafkaErrorCode, reason: &str) -> Self {
+        // What had no answer in time is disconnected here, and not there.
+        let is_hang_up = reason.contains(" in state UP") && !reason.contains("timed out");
         // How long it took says nothing.
         let reason = reason.split(" (after ").next().unwrap_or(reason);
-        Self { code, reason: reason.to_owned() }
+        Self { code, reason: reason.to_owned(), is_hang_up }
     }
 
     /// From a line of the log, `[thrd:…]: broker: reason`: a connection that was closed is
@@ -38,6 +42,11 @@ impl Trouble {
     /// Whether the broker ends TLS, because it does not like what it sees of us.
     fn is_alert(&self) -> bool {
         self.reason.contains("SSL alert number")
+    }
+
+    /// Whether no connection comes about.
+    pub(super) fn is_away(&self) -> bool {
+        !self.is_hang_up && self.code != RDKafkaErrorCode::AllBrokersDown
     }
 
     /// Whether it should be told instead of what was told before. That all brokers are away is no
@@ -94,6 +103,11 @@ mod tests {
         let logged =
             Trouble::logged("[thrd:ssl://a:1/bootstrap]: ssl://a:1/bootstrap: Disconnected");
         assert_eq!(logged.reason, "ssl://a:1/bootstrap: Disconnected");
+        assert!(!logged.is_hang_up && logged.is_away());
+        let closed = Trouble::logged("[thrd:a:1/1]: a:1/1: Disconnected (after 9ms in state UP)");
+        assert!(closed.is_hang_up && !closed.is_away());
+        let silent = "a:1/1: 1 request(s) timed out: disconnect (after 60000ms in state UP)";
+        assert!(Trouble::logged(silent).is_away() && !down.is_away());
         assert!(logged.says_more_than(&logged) && !down.says_more_than(&logged));
         assert!(refused.says_more_than(&logged) && !logged.says_more_than(&refused));
     }

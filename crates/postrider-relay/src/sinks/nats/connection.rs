@@ -135,9 +135,10 @@ impl Connection {
         }
     }
 
-    /// The connection has ended.
+    /// The connection has ended, maybe because of one of the messages that were under way.
     pub(super) fn lost(&self) -> SinkError {
         let said = self.listener.said().last_shown();
-        unavailable(format!("the connection to {} was lost{said}", self.server))
+        let message = format!("the connection to {} was lost{said}", self.server);
+        unavailable(message).with_company(true)
     }
 }

@@ -21,6 +21,8 @@ use crate::sinks::header_names::{CONTENT_TYPE, CloudEventsPrefix, attributes, he
 
 /// What the headers that steer a stream begin with. An event cannot set them.
 const OF_STREAMS: &str = "nats-";
+/// Where clients and servers expect answers.
+const OF_ANSWERS: [&str; 3] = ["_GR_", "_INBOX", "_R_"];
 /// `NATS/1.0`, an empty line, and the ends of both.
 const HEADERS_BYTES_BASE: usize = 12;
 /// A colon, a space and the end of a line.
@@ -130,9 +132,20 @@ pub(super) fn subject_problem(subject: &str) -> Option<&'static str> {
     }
 }
 
-/// Fails if a topic cannot be a subject.
-pub(super) fn check_subject(subject: &str) -> Result<(), SinkError> {
-    match subject_problem(subject) {
+/// What is wrong with a text as a subject of events, after `it`. Answers arrive at subjects that
+/// begin with `inbox_prefix`.
+pub(super) fn topic_problem(subject: &str, inbox_prefix: &str) -> Option<&'static str> {
+    let is_below = |prefix: &str| {
+        subject.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    };
+    let is_taken = OF_ANSWERS.iter().any(|prefix| is_below(prefix)) || is_below(inbox_prefix);
+    subject_problem(subject)
+        .or_else(|| is_taken.then_some("is where answers arrive, which events could forge"))
+}
+
+/// Fails if a topic cannot be a subject of events.
+pub(super) fn check_subject(subject: &str, inbox_prefix: &str) -> Result<(), SinkError> {
+    match topic_problem(subject, inbox_prefix) {
         None => Ok(()),
         Some(problem) => {
             let shown: String = subject.chars().take(80).collect();
@@ -296,7 +309,20 @@ mod tests {
         ] {
             let found = subject_problem(subject).unwrap_or_default();
             assert!(found.contains(problem), "{subject:?}: {found}");
-            assert_eq!(check_subject(subject).unwrap_err().kind, FailureKind::Rejected);
+            let refused = check_subject(subject, "_INBOX").unwrap_err();
+            assert_eq!(refused.kind, FailureKind::Rejected);
+        }
+    }
+
+    #[test]
+    fn where_answers_arrive_is_not_for_events() {
+        for subject in ["_INBOX", "_INBOX.x", "_R_.x", "_GR_.a.b", "relay.inbox.x"] {
+            let refused = check_subject(subject, "relay.inbox").unwrap_err();
+            assert_eq!(refused.kind, FailureKind::Rejected);
+            assert!(refused.message.contains("is where answers arrive"), "{refused}");
+        }
+        for subject in ["_INBOXES.x", "a._INBOX", "relay.inboxes", "relay"] {
+            assert_eq!(check_subject(subject, "relay.inbox"), Ok(()), "{subject}");
         }
     }
 }

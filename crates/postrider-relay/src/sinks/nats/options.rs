@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::NatsSink;
-use super::encoding::subject_problem;
+use super::encoding::{subject_problem, topic_problem};
 use crate::sink::SinkError;
 use crate::sinks::broker_account::BrokerAccount;
 use crate::sinks::broker_url::{BrokerUrl, Server};
@@ -268,7 +268,8 @@ impl Options {
         }
         // A topic that is the same for all events would park each of them.
         let topic = self.pipeline.topic.as_deref();
-        if let Some(problem) = topic.and_then(subject_problem) {
+        let problem = topic.and_then(|topic| topic_problem(topic, &self.inbox_prefix));
+        if let Some(problem) = problem {
             problems.push(Problem::new("topic", format!("is no subject: it {problem}")));
         }
     }

@@ -98,7 +98,7 @@ impl<'a> Call<'a> {
         for (index, message) in self.messages.iter().enumerate() {
             // Most messages of a call go to the same few subjects.
             if subject.as_deref() != Some(&message.topic) {
-                if let Err(error) = encoding::check_subject(&message.topic) {
+                if let Err(error) = self.check(&message.topic) {
                     self.answer(index, Err(error));
                     continue;
                 }
@@ -125,6 +125,10 @@ impl<'a> Call<'a> {
             }
         }
         Ok(())
+    }
+
+    fn check(&self, topic: &str) -> Result<(), SinkError> {
+        encoding::check_subject(topic, &self.options.inbox_prefix)
     }
 
     async fn wait(

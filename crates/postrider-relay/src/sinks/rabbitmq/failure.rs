@@ -10,6 +10,8 @@ use crate::sink::{FailureKind, Message, SinkError};
 
 /// The codes of AMQP that are told apart.
 const ACCESS_REFUSED: u16 = 403;
+/// The server is shut down, or an operator has closed the connection.
+const CONNECTION_FORCED: u16 = 320;
 const NOT_FOUND: u16 = 404;
 const PRECONDITION_FAILED: u16 = 406;
 const NOT_ALLOWED: u16 = 530;
@@ -114,11 +116,12 @@ pub(super) fn unavailable(server: &str, why: &str) -> SinkError {
 }
 
 /// A message that was under way when an error ended the channel or the connection. The error may
-/// be about another one: then it says nothing about this one.
+/// be about another one, or about this one: unless the server says that it ends, they were refused
+/// together.
 pub(super) fn publishing(error: &lapin::Error, message: &Message, place: &Place) -> SinkError {
     let ErrorKind::ProtocolError(said) = error.kind() else {
         let message = format!("RabbitMQ did not confirm the event: {error}");
-        return new(FailureKind::Unavailable, message);
+        return new(FailureKind::Unavailable, message).with_company(true);
     };
     let text = said.get_message().as_str();
     let is_named = text.contains(&format!("'{}'", message.topic)) || text.len() >= TEXT_BYTES_MAX;
@@ -140,7 +143,8 @@ pub(super) fn publishing(error: &lapin::Error, message: &Message, place: &Place)
         _ => new(
             FailureKind::Unavailable,
             format!("RabbitMQ did not confirm the event, and has closed the channel: {text}"),
-        ),
+        )
+        .with_company(said.get_id() != CONNECTION_FORCED),
     }
 }
 
@@ -158,7 +162,7 @@ pub(super) fn no_exchange(topic: &str, place: &Place) -> SinkError {
 pub(super) fn declaring(error: &lapin::Error, topic: &str, place: &Place) -> SinkError {
     let ErrorKind::ProtocolError(said) = error.kind() else {
         let message = format!("RabbitMQ gave no answer about the exchange {topic}: {error}");
-        return new(FailureKind::Unavailable, message);
+        return new(FailureKind::Unavailable, message).with_company(true);
     };
     let text = said.get_message().as_str();
     match said.get_id() {

@@ -16,10 +16,35 @@ use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
 
 use super::options::SHORT_BYTES_MAX;
 use crate::sink::{FailureKind, Message, SinkError};
+use crate::sinks::PipelineFacts;
 use crate::sinks::header_names::{CloudEventsPrefix, attributes, headers};
 
 /// The topic that means the default exchange, as RabbitMQ's own tools call it.
 const DEFAULT_EXCHANGE: &str = "amq.default";
+/// What the names of the server's own exchanges begin with.
+const OF_SERVER: &str = "amq.";
+/// Those of them that every virtual host has for everybody.
+const PREDECLARED: [&str; 5] =
+    ["amq.direct", "amq.fanout", "amq.headers", "amq.match", "amq.topic"];
+/// Headers that name more routing keys. They have to be lists, and all headers here are texts, for
+/// which the server closes the channel.
+const COPIES: [&str; 2] = ["BCC", "CC"];
+/// Headers that the server or one of its plugins acts upon, in their spelling: delays, what
+/// dead-lettering, federation and shovels count hops by, deduplication.
+const STEERING: [&str; 9] = [
+    "x-acquired-count",
+    "x-cache-ttl",
+    "x-death",
+    "x-deduplication-header",
+    "x-delay",
+    "x-delivery-count",
+    "x-exchange",
+    "x-received-from",
+    "x-routing-key",
+];
+/// What the names of more of them begin with.
+const STEERING_STARTS: [&str; 6] =
+    ["x-first-death-", "x-last-death-", "x-mqtt-", "x-opt-", "x-shovelled", "x-stream-offset"];
 const PERSISTENT: u8 = 2;
 const PREFIX: CloudEventsPrefix = CloudEventsPrefix::Colon;
 /// The type and the lengths of a header.
@@ -32,9 +57,33 @@ pub(super) fn exchange(topic: &str) -> &str {
     if topic == DEFAULT_EXCHANGE { "" } else { topic }
 }
 
+/// Why an event cannot name this exchange, after `the exchange …`. The one that the configuration
+/// names for all events is the operator's choice.
+fn reserved(topic: &str, configured: Option<&str>) -> Option<&'static str> {
+    match topic {
+        _ if configured == Some(topic) => None,
+        "" | DEFAULT_EXCHANGE => Some(
+            "leads to every queue by its name, so an event cannot choose it; change the event's \
+             topic, or set topic = \"amq.default\" for all events",
+        ),
+        _ if PREDECLARED.contains(&topic) => None,
+        _ if topic.starts_with(OF_SERVER) => {
+            Some("belongs to RabbitMQ; change the event's topic, or the template `topic`")
+        }
+        _ => None,
+    }
+}
+
 /// Why a message can never be sent, if that is so.
-pub(super) fn refusal(message: &Message, event_bytes_max: usize) -> Option<SinkError> {
+pub(super) fn refusal(
+    message: &Message,
+    event_bytes_max: usize,
+    pipeline: &PipelineFacts,
+) -> Option<SinkError> {
     let rejected = |message: String| Some(SinkError::new(FailureKind::Rejected, message));
+    if let Some(why) = reserved(&message.topic, pipeline.topic.as_deref()) {
+        return rejected(format!("the exchange `{}` {why}", message.topic));
+    }
     let bytes = message.body.len();
     if bytes > event_bytes_max {
         return rejected(format!(
@@ -52,7 +101,7 @@ pub(super) fn refusal(message: &Message, event_bytes_max: usize) -> Option<SinkE
             return rejected(format!("{what} has {bytes} bytes, AMQP takes at most 255"));
         }
     }
-    let long = headers(message, PREFIX).find(|(name, _)| name.len() > SHORT_BYTES_MAX)?;
+    let long = carried(message, pipeline).find(|(name, _)| name.len() > SHORT_BYTES_MAX)?;
     rejected(format!("the name of a header has {} bytes, AMQP takes at most 255", long.0.len()))
 }
 
@@ -77,11 +126,24 @@ pub(super) fn oversize(properties: &BasicProperties, frame_bytes_max: usize) -> 
     })
 }
 
+/// The headers that are carried: an event does not steer the server, the configuration may.
+fn carried<'m>(
+    message: &'m Message,
+    pipeline: &'m PipelineFacts,
+) -> impl Iterator<Item = (&'m str, &'m str)> {
+    let steers = |name: &str| {
+        STEERING.contains(&name) || STEERING_STARTS.iter().any(|start| name.starts_with(start))
+    };
+    let is_configured = |name: &str| pipeline.header_names.iter().any(|own| own == name);
+    headers(message, PREFIX)
+        .filter(move |(name, _)| !COPIES.contains(name) && (!steers(name) || is_configured(name)))
+}
+
 /// Everything but the body. The message must not be [refused](refusal).
-pub(super) fn properties(message: &Message) -> BasicProperties {
+pub(super) fn properties(message: &Message, pipeline: &PipelineFacts) -> BasicProperties {
     let mut table = FieldTable::default();
     let text = |bytes: Vec<u8>| AMQPValue::LongString(LongString::from(bytes));
-    for (name, value) in headers(message, PREFIX) {
+    for (name, value) in carried(message, pipeline) {
         table.insert(name.into(), text(value.into()));
     }
     for (name, value) in attributes(message, PREFIX) {
@@ -125,6 +187,10 @@ mod tests {
         encoding.encode(Arc::new(event.build().unwrap())).unwrap()
     }
 
+    fn sent(message: &Message) -> BasicProperties {
+        properties(message, &PipelineFacts::default())
+    }
+
     fn texts(properties: &BasicProperties) -> Vec<String> {
         let table = properties.headers().as_ref().unwrap().inner();
         let text = |(name, value): (&ShortString, &AMQPValue)| match value {
@@ -136,7 +202,7 @@ mod tests {
 
     #[test]
     fn the_payload_format_has_its_properties() {
-        let properties = properties(&message(event().header("tenant", "ü"), Format::Payload));
+        let properties = sent(&message(event().header("tenant", "ü"), Format::Payload));
         assert_eq!(properties.delivery_mode(), &Some(2));
         assert_eq!(properties.message_id().as_ref().unwrap().as_str(), ID);
         assert_eq!(properties.kind().as_ref().unwrap().as_str(), "OrderPaid");
@@ -156,10 +222,10 @@ mod tests {
 
     #[test]
     fn cloudevents_have_the_prefix_of_their_binding() {
-        let binary = texts(&properties(&message(event(), Format::CloudEvents)));
+        let binary = texts(&sent(&message(event(), Format::CloudEvents)));
         assert!(binary.contains(&"cloudEvents:type: OrderPaid".to_owned()), "{binary:?}");
         assert!(binary.iter().all(|text| text.starts_with("cloudEvents:")), "{binary:?}");
-        let structured = properties(&message(event(), Format::CloudEventsStructured));
+        let structured = sent(&message(event(), Format::CloudEventsStructured));
         assert!(texts(&structured).is_empty());
         let media_type = structured.content_type().as_ref().unwrap().as_str();
         assert_eq!(media_type, "application/cloudevents+json");
@@ -168,12 +234,14 @@ mod tests {
     #[test]
     fn a_time_before_1970_is_left_out() {
         let early = event().occurred_at(SystemTime::UNIX_EPOCH - Duration::from_secs(1));
-        assert_eq!(properties(&message(early, Format::Payload)).timestamp(), &None);
+        assert_eq!(sent(&message(early, Format::Payload)).timestamp(), &None);
     }
 
     #[test]
     fn what_amqp_cannot_carry_is_refused_with_its_size() {
-        let refusal = |message: &Message| refusal(message, 10).map(|error| error.message);
+        let refusal = |message: &Message| {
+            refusal(message, 10, &PipelineFacts::default()).map(|error| error.message)
+        };
         let fine = message(event(), Format::Payload);
         assert_eq!(refusal(&fine), None);
         let long = "x".repeat(256);
@@ -196,11 +264,40 @@ mod tests {
     #[test]
     fn headers_must_fit_into_a_frame() {
         let large = message(event().header("a", "v".repeat(8000)), Format::Payload);
-        let properties = properties(&large);
+        let properties = sent(&large);
         assert!(oversize(&properties, 131_072).is_none());
         let refused = oversize(&properties, 8192).unwrap();
         assert_eq!(refused.kind, FailureKind::Rejected);
         assert!(refused.message.contains("the server takes at most 8192"), "{refused}");
+    }
+
+    #[test]
+    fn exchanges_of_the_server_are_not_for_events() {
+        for topic in ["", "amq.default", "amq.gen-1", "amq.rabbitmq.trace"] {
+            assert!(reserved(topic, None).is_some(), "{topic}");
+            assert!(reserved(topic, Some("orders")).is_some(), "{topic}");
+            assert_eq!(reserved(topic, Some(topic)), None, "the operator has said so");
+        }
+        for topic in ["orders", "amq.topic", "amq.match", "amqp.orders"] {
+            assert_eq!(reserved(topic, None), None, "{topic}");
+        }
+    }
+
+    #[test]
+    fn headers_that_the_server_acts_upon_are_left_out() {
+        let names = ["BCC", "CC", "x-death", "x-first-death-queue", "x-opt-a", "x-stream-offset"];
+        let event = names.iter().fold(event(), |event, name| event.header(*name, "canary"));
+        let event = event.header("cc", "kept").header("x-tenant", "kept");
+        let message = message(event, Format::Payload);
+        let carried = texts(&sent(&message));
+        assert!(!carried.concat().contains("canary"), "{carried:?}");
+        assert!(carried.contains(&"cc: kept".to_owned()), "{carried:?}");
+        assert!(carried.contains(&"x-tenant: kept".to_owned()), "{carried:?}");
+        let header_names = ["CC", "x-opt-a"].map(str::to_owned).into();
+        let pipeline = PipelineFacts { header_names, ..PipelineFacts::default() };
+        let carried = texts(&properties(&message, &pipeline)).concat();
+        assert_eq!(carried.matches("canary").count(), 1, "{carried}");
+        assert!(carried.contains("x-opt-a: canary"), "{carried}");
     }
 
     #[test]

@@ -23,6 +23,7 @@ use super::failure;
 use super::lane::Lane;
 use super::properties::{exchange, oversize, properties};
 use crate::sink::{Message, SinkError};
+use crate::sinks::PipelineFacts;
 
 /// How the wait for the confirmations of a call ended.
 enum End {
@@ -39,16 +40,16 @@ impl Lane {
     pub(super) async fn publish(
         &mut self,
         messages: &[&Message],
+        pipeline: &PipelineFacts,
         longest: Duration,
     ) -> Vec<Result<(), SinkError>> {
         // Until it is known to be otherwise: the call may be given up at any time.
         self.is_clean = false;
         let frame_bytes_max = self.connection.configuration().frame_max() as usize;
         let channel = self.channel.clone();
-        let mut sent: Vec<_> = messages
-            .iter()
-            .map(|message| Box::pin(maybe_done(send(&channel, message, frame_bytes_max))))
-            .collect();
+        let send = |message| send(&channel, message, pipeline, frame_bytes_max);
+        let mut sent: Vec<_> =
+            messages.iter().map(|message| Box::pin(maybe_done(send(message)))).collect();
         let end = self.wait(&mut sent, longest).await;
         let settled = look_at_all(&mut sent);
         // Once more: a confirmation that was not there yet may have taken the return of a
@@ -112,9 +113,14 @@ enum Unsent {
 }
 
 /// Sends a message and waits for its confirmation. It is on its way after the first look.
-async fn send(channel: &Channel, message: &Message, frame_bytes_max: usize) -> Outcome {
+async fn send(
+    channel: &Channel,
+    message: &Message,
+    pipeline: &PipelineFacts,
+    frame_bytes_max: usize,
+) -> Outcome {
     let options = BasicPublishOptions { mandatory: true, ..Default::default() };
-    let properties = properties(message);
+    let properties = properties(message, pipeline);
     if let Some(error) = oversize(&properties, frame_bytes_max) {
         return Err(Unsent::Rejected(error));
     }

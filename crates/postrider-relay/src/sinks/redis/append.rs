@@ -137,6 +137,11 @@ pub(super) fn ids_keys(stream: &str) -> [String; 2] {
     ["ids", "ids-older"].map(|name| format!("{slot}:postrider-{name}"))
 }
 
+/// Whether a key is that of ids: one that was taken for a stream would forget them.
+pub(super) fn is_of_ids(key: &str) -> bool {
+    [":postrider-ids", ":postrider-ids-older"].iter().any(|end| key.ends_with(end))
+}
+
 /// All fields of an entry but the last one, which is the body.
 pub(super) fn texts<'m>(message: &'m Message) -> impl Iterator<Item = (&'m str, Cow<'m, str>)> {
     let own = [(KEY, message.key.as_str()), (CONTENT_TYPE, message.content_type.as_str())];

@@ -24,7 +24,7 @@ use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 
 use super::failure::{answered, ends_connection, not_connected, timed_out, unreachable};
-use crate::sink::SinkError;
+use crate::sink::{FailureKind, SinkError};
 use crate::sinks::broker_url::Server;
 use crate::sinks::last_try::LastTry;
 use crate::sinks::{Secret, TlsOptions};
@@ -148,7 +148,10 @@ impl Connector {
         if error.is_timeout() {
             return timed_out(&self.login.server, self.login.response_timeout);
         }
-        unreachable(&self.login.server, error)
+        // It had come about: maybe it has ended because of one of the messages under way.
+        let lost = unreachable(&self.login.server, error);
+        let is_lost = lost.kind == FailureKind::Unavailable;
+        lost.with_company(is_lost)
     }
 }
 

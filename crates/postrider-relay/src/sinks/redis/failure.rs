@@ -113,6 +113,15 @@ pub(super) fn too_large(server: &Server, bytes: usize, max: usize) -> SinkError 
     SinkError::new(FailureKind::Rejected, message)
 }
 
+/// The verdict on an event for a key that is the relay's own.
+pub(super) fn reserved(key: &str) -> SinkError {
+    let message = format!(
+        "the key {key} is for the ids that a relay remembers, and no stream of events; change the \
+         event's topic, or the template `topic`"
+    );
+    SinkError::new(FailureKind::Rejected, message)
+}
+
 /// The verdict on what was to be sent together with that.
 pub(super) fn not_sent(server: &Server) -> SinkError {
     let message = format!("not sent to {server}: another message of the call is too large");
@@ -203,7 +212,9 @@ fn verdict(server: &Server, key: Option<&str>, code: &str, details: &str) -> Sin
             message.push_str(part);
         }
     }
-    let about_topic = is_about_key && code == NO_PERMISSION;
+    // What nothing more is known of may be wrong with one stream, and right with others.
+    let is_unknown = code == "ERR" && advice.is_empty();
+    let about_topic = is_about_key && (is_unknown || code == NO_PERMISSION);
     SinkError { about_topic, ..SinkError::new(kind, message) }
 }
 

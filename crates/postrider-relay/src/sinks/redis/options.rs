@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::RedisSink;
-use super::append::{Appending, Trim};
+use super::append::{Appending, Trim, is_of_ids};
 use super::connection::Login;
 use crate::sink::SinkError;
 use crate::sinks::broker_account::BrokerAccount;
@@ -160,6 +160,11 @@ impl Options {
         if self.maxlen.is_some() && self.retention.is_some() {
             let problem = Problem::new("retention", "cannot be had together with maxlen");
             problems.push(problem.with_hint("keep one of them: Redis trims by one"));
+        }
+        // A topic that is the same for all events would park each of them.
+        if self.pipeline.topic.as_deref().is_some_and(is_of_ids) {
+            let problem = Problem::new("topic", "is for the ids that a relay remembers");
+            problems.push(problem.with_hint("name the stream itself"));
         }
         match login {
             Some(login) if problems.is_empty() => Ok(CheckedOptions {

@@ -18,6 +18,8 @@ use crate::suites::{Backend, Clock};
 /// Longer than a broker that shares its machine needs, and as long as a case waits for one that is
 /// away. A question about a topic has half of it.
 const TIMEOUT: &str = "8s";
+/// A broker that hangs up is told of only when a call is over.
+const TIMEOUT_BRIEF: &str = "2s";
 /// No pipeline of a suite has more under way.
 const WINDOW_EVENTS: usize = 4096;
 
@@ -32,6 +34,10 @@ pub(crate) const CAPABILITIES: TargetCapabilities = TargetCapabilities {
     exactly_once: false,
     any_topic: false,
     lacks_topics: true,
+    reserved_headers: &["Postrider-Id", "ce_type", "content-type"],
+    reserves_topics: true,
+    // librdkafka sends again by itself, for as long as a call may take.
+    hangs_up: false,
     body_bytes_max: 1_047_000,
     too_large: Some(1_048_576),
     call_max: Duration::from_secs(10),
@@ -50,30 +56,40 @@ pub(crate) const EXACTLY_ONCE: TargetCapabilities = TargetCapabilities {
 /// The Kafka sink.
 pub fn backend() -> Backend<Subject, TargetCapabilities> {
     Backend::new("kafka", CAPABILITIES, Clock::Real, || async {
-        Arc::new(Kafka::make(CAPABILITIES).await) as Subject
+        Arc::new(Kafka::make(CAPABILITIES, TIMEOUT).await) as Subject
     })
 }
 
 /// The Kafka sink with transactions.
 pub fn exactly_once_backend() -> Backend<Subject, TargetCapabilities> {
     Backend::new("kafka_exactly_once", EXACTLY_ONCE, Clock::Real, || async {
-        Arc::new(Kafka::make(EXACTLY_ONCE).await) as Subject
+        Arc::new(Kafka::make(EXACTLY_ONCE, TIMEOUT).await) as Subject
+    })
+}
+
+/// The same, with calls that are soon over.
+pub fn brief_backend() -> Backend<Subject, TargetCapabilities> {
+    let capabilities = TargetCapabilities { hangs_up: true, ..EXACTLY_ONCE };
+    Backend::new("kafka_exactly_once_brief", capabilities, Clock::Real, move || async move {
+        Arc::new(Kafka::make(capabilities, TIMEOUT_BRIEF).await) as Subject
     })
 }
 
 struct Kafka {
     capabilities: TargetCapabilities,
+    timeout: &'static str,
     brokers: String,
     proxy: Proxy,
     topic: String,
 }
 
 impl Kafka {
-    async fn make(capabilities: TargetCapabilities) -> Self {
+    async fn make(capabilities: TargetCapabilities, timeout: &'static str) -> Self {
         let brokers = kafka::brokers(&kafka::url()).to_owned();
         // One partition: what arrives has one order.
         let topic = kafka::make_topic(&brokers, 1, &[]).await;
-        Self { capabilities, proxy: Proxy::start_before_kafka(&brokers).await, brokers, topic }
+        let proxy = Proxy::start_before_kafka(&brokers).await;
+        Self { capabilities, timeout, proxy, brokers, topic }
     }
 }
 
@@ -90,7 +106,7 @@ impl TestTarget for Kafka {
     }
 
     async fn connect(&self) -> Result<Box<dyn Sink>, SinkError> {
-        let spec = spec(self.capabilities, &self.topic, TIMEOUT);
+        let spec = spec(self.capabilities, &self.topic, self.timeout);
         let spec = SinkSpec { url: self.proxy.url("kafka://127.0.0.1:1"), ..spec };
         spec.connect().await
     }
@@ -101,6 +117,13 @@ impl TestTarget for Kafka {
 
     async fn unusable_topic(&self) -> String {
         format!("{}-not-there", self.topic)
+    }
+
+    fn reserved_topics(&self) -> Vec<String> {
+        let names = ["__consumer_offsets", "__transaction_state", "postrider.progress"];
+        let mut topics: Vec<_> = names.map(str::to_owned).into();
+        topics.extend(self.capabilities.exactly_once.then(|| progress_topic(&self.topic)));
+        topics
     }
 
     async fn behave(&self, behaviour: Behaviour) {
@@ -124,11 +147,16 @@ pub(crate) fn options(capabilities: TargetCapabilities, topic: &str, timeout: &s
             "exactly_once = true
              create_missing = true
              replication_factor = 1
-             progress_topic = \"{topic}-progress\"
-             transactional_id = \"{topic}\""
+             progress_topic = \"{}\"
+             transactional_id = \"{topic}\"",
+            progress_topic(topic)
         );
     }
     options
+}
+
+fn progress_topic(topic: &str) -> String {
+    format!("{topic}-progress")
 }
 
 /// What a topic has.

@@ -27,6 +27,18 @@ pub(crate) const CAPABILITIES: TargetCapabilities = TargetCapabilities {
     exactly_once: true,
     any_topic: false,
     lacks_topics: true,
+    reserved_headers: &[
+        "Nats-Expected-Last-Sequence",
+        "Nats-Msg-Id",
+        "Nats-Rollup",
+        "Nats-TTL",
+        "Postrider-Id",
+        "ce-type",
+        "nats-schedule",
+        "postrider-key",
+    ],
+    reserves_topics: true,
+    hangs_up: true,
     body_bytes_max: 1024 * 1024 - 1024,
     too_large: Some(1024 * 1024),
     call_max: Duration::from_secs(6),
@@ -71,6 +83,12 @@ impl TestTarget for Nats {
 
     async fn unusable_topic(&self) -> String {
         format!("nowhere.{}", self.stream.name)
+    }
+
+    fn reserved_topics(&self) -> Vec<String> {
+        let subjects =
+            ["$JS.API.STREAM.DELETE.S", "$KV.a.b", "$SYS.a", "_INBOX.x", "_INBOX", "_R_.x"];
+        subjects.map(str::to_owned).into()
     }
 
     async fn behave(&self, behaviour: Behaviour) {

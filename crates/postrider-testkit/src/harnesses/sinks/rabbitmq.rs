@@ -30,6 +30,29 @@ pub(crate) const CAPABILITIES: TargetCapabilities = TargetCapabilities {
     exactly_once: false,
     any_topic: false,
     lacks_topics: true,
+    reserved_headers: &[
+        "BCC",
+        "CC",
+        "Postrider-Id",
+        "cloudEvents:type",
+        "x-acquired-count",
+        "x-cache-ttl",
+        "x-death",
+        "x-deduplication-header",
+        "x-delay",
+        "x-delivery-count",
+        "x-exchange",
+        "x-first-death-queue",
+        "x-last-death-reason",
+        "x-mqtt-publish-qos",
+        "x-opt-deliver-by",
+        "x-received-from",
+        "x-routing-key",
+        "x-shovelled",
+        "x-stream-offset",
+    ],
+    reserves_topics: true,
+    hangs_up: true,
     body_bytes_max: EVENT_BYTES_MAX,
     too_large: Some(EVENT_BYTES_MAX + 1),
     call_max: Duration::from_secs(6),
@@ -68,6 +91,12 @@ impl TestTarget for RabbitMq {
 
     async fn unusable_topic(&self) -> String {
         format!("{}-not-there", self.exchange.name)
+    }
+
+    /// By the default exchange an event would reach any queue.
+    fn reserved_topics(&self) -> Vec<String> {
+        let names = ["amq.default", "amq.gen-1", "amq.rabbitmq.event", "amq.rabbitmq.trace"];
+        names.map(str::to_owned).into()
     }
 
     async fn behave(&self, behaviour: Behaviour) {

@@ -28,6 +28,9 @@ pub(crate) const CAPABILITIES: TargetCapabilities = TargetCapabilities {
     exactly_once: true,
     any_topic: false,
     lacks_topics: true,
+    reserved_headers: &["Payload", "Postrider-Id", "ce-type", "postrider-key"],
+    reserves_topics: true,
+    hangs_up: true,
     body_bytes_max: 1024 * 1024,
     too_large: None,
     call_max: Duration::from_secs(6),
@@ -84,6 +87,13 @@ impl TestTarget for Redis {
         let set = crate::servers::redis::run(&shared(), &format!("SET {name} x EX 600")).await;
         set.expect("a text can be kept");
         name
+    }
+
+    /// The ids of this stream, which are there, and those of others, which are not.
+    fn reserved_topics(&self) -> Vec<String> {
+        let of =
+            |stream: &str| ["ids", "ids-older"].map(|ids| format!("{{{stream}}}:postrider-{ids}"));
+        [of(&self.stream.name), of("another")].concat()
     }
 
     async fn behave(&self, behaviour: Behaviour) {

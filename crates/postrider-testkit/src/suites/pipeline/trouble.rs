@@ -72,7 +72,7 @@ async fn an_outage_counts_no_attempt_and_parks_nothing(routes: Subject) {
     route.check(7, 1..41, &[], 0).await;
 }
 
-fn is_outage(state: State) -> bool {
+pub(super) fn is_outage(state: State) -> bool {
     matches!(state, State::Running(Progress::Outage))
 }
 

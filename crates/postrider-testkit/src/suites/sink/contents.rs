@@ -6,7 +6,7 @@ use postrider_relay::sink::FailureKind;
 use super::{Subject, TargetCapabilities, connect, ids, message, messages};
 use crate::case;
 use crate::suites::Case;
-use crate::suites::numbered::{building, event};
+use crate::suites::numbered::{building, event, spread};
 
 pub(super) fn cases() -> Vec<Case<Subject, TargetCapabilities>> {
     vec![
@@ -18,6 +18,10 @@ pub(super) fn cases() -> Vec<Case<Subject, TargetCapabilities>> {
         case!(a_payload_that_is_too_large_is_rejected_alone)
             .needing(|can| can.too_large.is_some(), "the sink takes whatever the pipeline sends"),
         case!(as_many_headers_as_an_event_can_have_are_carried),
+        case!(reserved_headers_of_an_event_are_left_out)
+            .needing(|can| !can.reserved_headers.is_empty(), "every header is carried"),
+        case!(an_event_for_a_reserved_topic_is_rejected_alone)
+            .needing(|can| can.reserves_topics, "no topic is reserved"),
     ]
 }
 
@@ -116,4 +120,52 @@ async fn as_many_headers_as_an_event_can_have_are_carried(target: Subject) {
     for (name, value) in (0..HEADERS_MAX).map(headers) {
         assert_eq!(arrivals[0].headers.get(&name), Some(&value));
     }
+}
+
+/// G-05: each of them alone, and all of them together. The event is sent without them.
+async fn reserved_headers_of_an_event_are_left_out(target: Subject) {
+    let sink = connect(&target).await;
+    let reserved = target.capabilities().reserved_headers;
+    let mut names: Vec<&[&str]> = reserved.chunks(1).collect();
+    names.push(reserved);
+    let mut sent = Vec::new();
+    for (number, names) in (1..).zip(names) {
+        let headers = names.iter().map(|name| (*name, "canary")).chain([("tenant", "acme")]);
+        let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let event = building(&number.to_string(), number).headers(headers).build();
+        sent.push(message(&target, event.expect("the headers are within their limits")));
+    }
+    assert_eq!(sink.publish(&sent).await, vec![Ok(()); sent.len()]);
+    let arrivals = target.arrivals().await;
+    assert_eq!(arrivals.len(), sent.len());
+    for arrival in arrivals {
+        assert_eq!(arrival.headers.get("tenant").map(String::as_str), Some("acme"));
+        let is_taken = |(_, value): &(&String, &String)| value.contains("canary");
+        assert_eq!(arrival.headers.iter().find(is_taken), None);
+    }
+}
+
+/// G-05: it is never sent, and parked with its topic in the reason. Others are published.
+async fn an_event_for_a_reserved_topic_is_rejected_alone(target: Subject) {
+    let sink = connect(&target).await;
+    let topics = target.reserved_topics();
+    let mut sent = messages(&target, spread(1000, 1..2 * topics.len() as u32 + 1));
+    for (message, topic) in sent.iter_mut().step_by(2).zip(&topics) {
+        message.topic.clone_from(topic);
+    }
+    let answers = sink.publish(&sent).await;
+    for (index, answer) in answers.iter().enumerate() {
+        let (0, Err(error)) = (index % 2, answer) else {
+            assert_eq!((index % 2, answer), (1, &Ok(())), "{}", sent[index].topic);
+            continue;
+        };
+        let topic = &topics[index / 2];
+        assert_eq!(error.kind, FailureKind::Rejected, "{topic}: {error}");
+        assert!(!error.by_target && !error.in_company, "{topic}: {error}");
+        assert!(error.message.contains(topic), "{topic}: {error}");
+    }
+    let published: Vec<u32> = (1..=topics.len() as u32).map(|number| 2 * number).collect();
+    let mut arrived = ids(&target.arrivals().await);
+    arrived.sort_unstable();
+    assert_eq!(arrived, published);
 }

@@ -15,6 +15,8 @@
 
 use uuid::Uuid;
 
+use crate::sinks::kafka::CALL_EVENTS_MAX;
+
 /// What a batch takes besides the key and the value of its only record, and a bit more.
 const BATCH_OVERHEAD: usize = 128;
 /// The longest number of a place, with a slash.
@@ -23,6 +25,9 @@ const HEADER_BYTES: usize = 32;
 const VERSION: u32 = 2;
 /// So many ids may be carried on beside a few that are sent.
 pub(super) const CARRIED_MIN: usize = 64;
+
+/// The largest value: a call full of events, and as many that are carried on.
+pub(super) const VALUE_BYTES_MAX: usize = HEADER_BYTES + 16 * 2 * CALL_EVENTS_MAX;
 
 /// A record to be written.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -76,6 +76,6 @@ impl Queued {
             (None, Some(code)) => Err(sink.undelivered(message, *code, producer)),
             (None, None) => Err(SinkError::new(FailureKind::Unavailable, &given_up)),
         });
-        answers.collect()
+        answers.map(|answer| answer.map_err(|error| producer.judged(error))).collect()
     }
 }

@@ -26,6 +26,7 @@ fn each_code_has_its_kind() {
         ("WRONGTYPE Operation against a key", Misconfigured, "`redis-cli TYPE s` says what"),
         ("NOSTREAM", Misconfigured, "`redis-cli XGROUP CREATE s GROUP 0 MKSTREAM`"),
         ("ERR max number of clients reached", Unavailable, "raise maxclients"),
+        ("ERR The stream has exhausted the last possible ID", Misconfigured, "exhausted"),
         ("ERR DB index is out of range", Misconfigured, "DB index is out of range"),
         ("ERR unknown command 'EVAL', with args beginning with: 'canary'", Misconfigured, "6.2"),
         ("ERR Protocol error: invalid bulk length", Misconfigured, "event_bytes_max"),
@@ -36,7 +37,7 @@ fn each_code_has_its_kind() {
         assert!(error.message.contains(advice), "{error}");
         assert!(error.message.contains("h:6379"), "{error}");
         assert!(!error.message.contains("canary"), "{error}");
-        let of_stream = ["NOPERM", "ERR The user", "WRONGTYPE", "NOSTREAM"];
+        let of_stream = ["NOPERM", "ERR DB", "ERR The ", "WRONGTYPE", "NOSTREAM"];
         let is_of_stream = of_stream.iter().any(|code| said.starts_with(code));
         assert_eq!(error.about_topic, is_of_stream, "{error}");
     }

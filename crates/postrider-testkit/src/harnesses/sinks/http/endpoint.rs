@@ -106,7 +106,7 @@ async fn serve(mut stream: TcpStream, shared: &Shared) -> io::Result<()> {
             Behaviour::Redirects => 307,
             Behaviour::Garbage => 0,
             Behaviour::Hangs => std::future::pending().await,
-            Behaviour::Away => return Ok(()),
+            Behaviour::Away | Behaviour::HangsUpAt(_) => return Ok(()),
         };
         if status / 100 == 2 {
             lock(&shared.kept).push(request);
