@@ -10,6 +10,8 @@ pub mod admin;
 pub mod amounts;
 pub mod audit;
 pub mod config;
+#[cfg(test)]
+mod damaged;
 pub mod diagnosis;
 pub mod events;
 pub mod failure;

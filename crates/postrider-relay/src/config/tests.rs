@@ -765,3 +765,25 @@ fn a_start_is_for_a_cursor() {
         }
     }
 }
+
+/// Whatever a file says, it is read or refused.
+#[test]
+fn no_text_makes_it_panic() {
+    let samples = [
+        MINIMAL,
+        "[source]\nurl = \"postgres://a:b@h:1/d?sslmode=require\"\ntable = \"s.t\"\n[source.columns]\nid = \"x\"\n\
+         [[pipeline]]\nname = \"a\"\nmode = \"cdc\"\nprogress = \"cursor\"\nlease = \"15s\"\nshards = 4\n\
+         match = { aggregate_type = [\"Order\"] }\n[pipeline.sink]\nurl = \"kafka://h:9092,i:9093\"\n\
+         topic = \"{aggregate_type}.{header.x}\"\nkey = \"{aggregate_id}\"\nformat = \"debezium\"\n\
+         [pipeline.retry]\nattempts = 3\ninitial = \"1s\"\nmax = \"1m\"\n[prune]\nkeep = \"7d\"\n\
+         [http]\nlisten = \"127.0.0.1:8787\"\n[alarms]\nlag = \"5m\"\n",
+        "[[pipeline]]\nname = \"b\"\nsink = { url = \"https://h/p\", secrets = [\"${env:X}\"], timeout = \"9s\" }\n",
+    ];
+    let samples = samples.map(|text| text.as_bytes().to_vec());
+    for input in crate::damaged::damaged(&samples, 16, 3_000) {
+        let text = String::from_utf8_lossy(&input);
+        if let Err(problems) = parse_with(&text, &[("X", "canary")]) {
+            assert!(!problems.to_string().contains("canary"), "{problems}\nof\n{text}");
+        }
+    }
+}

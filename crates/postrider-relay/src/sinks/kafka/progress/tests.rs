@@ -257,3 +257,26 @@ fn a_number_that_no_relay_writes_is_refused() {
         assert_eq!(Progress::after(found, 10).unwrap_err(), ForeignNote(key.to_owned()));
     }
 }
+
+/// Whoever may write to the topic can write anything.
+#[test]
+fn no_record_makes_it_panic_or_take_more_than_it_has() {
+    let mut topic = Topic::default();
+    let mut progress = after(&topic, 8).0;
+    for call in 0..6_u128 {
+        topic.publish(&mut progress, &ids(call * 5..call * 5 + 5));
+    }
+    let samples: Vec<Vec<u8>> = topic.0.values().cloned().collect();
+    for (place, value) in crate::damaged::damaged(&samples, 16, 20_000).enumerate() {
+        let mut found = FoundNotes::new("p");
+        for (key, value) in &topic.0 {
+            found.take(key.as_bytes(), Some(value));
+        }
+        found.take(format!("p/{}", place % 7).as_bytes(), Some(&value));
+        let Ok(notes) = found.into_notes() else { continue };
+        let most = notes.iter().map(|(_, value)| value.len() / 16).sum::<usize>();
+        if let Ok((_, known)) = Progress::after(notes, 8) {
+            assert!(known.len() <= most, "{} ids of {most}", known.len());
+        }
+    }
+}
