@@ -91,6 +91,31 @@ fn a_sink_that_refuses_everything_is_in_the_status() {
     assert!(relay.wait().success());
 }
 
+/// A sink that cannot even be opened is the trouble of now, not what another sink said before.
+#[test]
+fn a_sink_that_cannot_be_opened_is_in_the_status() {
+    let redis = std::env::var("POSTRIDER_TEST_REDIS").expect("tests are run with cargo");
+    let redis = redis.replace(":postrider@", ":wrong@");
+    let postgres = Postgres::new();
+    postgres.migrate(&[]).assert_code(0);
+    let fixture = Fixture::migrated();
+    let outboxes = [(&fixture, FROM[1]), (&postgres.fixture, postgres.url.as_str())];
+    for (fixture, url) in outboxes {
+        let from = ["--from", url];
+        let relay =
+            |to: &str| fixture.run(&[&["relay"], &from[..], &["--to", to, "--drain"]].concat());
+        let why = || status(fixture, &from)["pipelines"][0]["trouble"]["why"].clone();
+        relay(&redis).assert_code(3);
+        let password = why();
+        assert!(password.as_str().is_some_and(|why| why.contains("WRONGPASS")), "{password}");
+        relay("file:missing/out.jsonl").assert_code(3).assert_talk(&["mkdir -p missing"]);
+        let folder = why();
+        assert!(folder.as_str().is_some_and(|why| why.contains("mkdir -p missing")), "{folder}");
+        relay("file:out.jsonl").assert_code(0);
+        assert_eq!(why(), Value::Null);
+    }
+}
+
 /// Waits until a counter of the outbox is more than zero, which comes a moment after the session
 /// that counted; then checks a condition, and sets all counters back.
 fn counters(postgres: &Postgres, waits_for: &str, expected: &str) {

@@ -12,6 +12,7 @@ use postrider_relay::formats::{Encoding, Format};
 use postrider_relay::sinks::SinkSpec;
 use serde_json::Value;
 use support::Fixture;
+use support::postgres::Postgres;
 use uuid::Uuid;
 
 /// A broker, and what is told to the sink.
@@ -56,8 +57,7 @@ fn exercise(broker: &Broker, format: Format) {
     assert_eq!((&shown["kept"], &shown["looked_at"]), (&Value::Array(vec![]), &30.into()));
 
     // Marked by somebody, and never sent.
-    let settle = "UPDATE outbox SET published_at = '2026-01-01T00:00:00.000000Z' WHERE id = ?1";
-    let settle = |id: &str| fixture.database().execute(settle, [id]).unwrap();
+    let settle = |id: &str| settle(&fixture, id);
     settle(&waiting);
     // Sent in the wrong order.
     let [first, second] = [1, 2].map(|_| fixture.insert("o9", "OrderPaid", "{}"));
@@ -85,6 +85,13 @@ fn exercise(broker: &Broker, format: Format) {
     let ran = fixture.run(&["verify", "--config", "postrider.toml"]).assert_code(6);
     assert!(ran.stdout.contains("         1  lost: published, and not there"), "{}", ran.stdout);
     ran.assert_talk(&["1 lost, 1 in no outbox, 1 out of order", "postrider replay"]);
+}
+
+/// Marks an event, as a relay would that has published it now.
+fn settle(fixture: &Fixture, id: &str) {
+    let settle = "UPDATE outbox SET published_at = strftime('%Y-%m-%dT%H:%M:%f', 'now') || '000Z'
+         WHERE id = ?1";
+    assert_eq!(fixture.database().execute(settle, [id]).unwrap(), 1);
 }
 
 /// A fixture whose pipeline `orders` goes to a file.
@@ -145,6 +152,198 @@ fn what_was_discarded_is_not_lost() {
     // It is known for as long as a published event stays.
     fixture.run(&[&["prune", "--keep", "0s", "--yes"], &config[..]].concat()).assert_code(0);
     fixture.run(&[&["show", &bad], &config[..]].concat()).assert_code(1);
+}
+
+/// An outbox of either database.
+enum Outbox {
+    Postgres(Postgres),
+    Sqlite(Fixture),
+}
+
+impl Outbox {
+    fn each() -> [Self; 2] {
+        let postgres = Postgres::new();
+        postgres.migrate(&[]).assert_code(0);
+        [Self::Postgres(postgres), Self::Sqlite(Fixture::migrated())]
+    }
+
+    fn fixture(&self) -> &Fixture {
+        match self {
+            Self::Postgres(postgres) => &postgres.fixture,
+            Self::Sqlite(fixture) => fixture,
+        }
+    }
+
+    /// Writes an event, and gives back its id.
+    fn write(&self, aggregate_type: &str) -> String {
+        let id = Uuid::now_v7().to_string();
+        let columns = "id, aggregate_type, aggregate_id, event_type, payload";
+        let values = format!("'{id}', '{aggregate_type}', 'k', 'Happened', '1'");
+        let insert = format!("INSERT INTO outbox ({columns}) VALUES ({values})");
+        match self {
+            Self::Postgres(postgres) => postgres.execute(&insert),
+            Self::Sqlite(fixture) => drop(fixture.database().execute(&insert, []).unwrap()),
+        }
+        id
+    }
+
+    /// Runs pipelines, each with a file of its name, until nothing is left.
+    fn drain(&self, pipelines: &[(&str, &str)]) {
+        self.configure(pipelines);
+        drain(self.fixture());
+    }
+
+    fn configure(&self, pipelines: &[(&str, &str)]) {
+        let url = match self {
+            Self::Postgres(postgres) => &postgres.url,
+            Self::Sqlite(_) => "sqlite:app.db",
+        };
+        let mut config = format!("[source]\nurl = \"{url}\"\n");
+        for (name, options) in pipelines {
+            config.push_str(&format!(
+                "[[pipeline]]\nname = \"{name}\"\n{options}\n[pipeline.sink]\n\
+                 url = \"file:{name}.jsonl\"\n"
+            ));
+        }
+        self.fixture().write("postrider.toml", config);
+    }
+
+    /// Verifies a pipeline: how many messages there are, how many events are lost, and how many it
+    /// never published.
+    fn verify(&self, pipeline: &str, code: i32) -> [Value; 3] {
+        let args = ["verify", "--config", "postrider.toml", "--pipeline", pipeline, "--json"];
+        let ran = self.fixture().run(&args).assert_code(code);
+        let report: Value = serde_json::from_str(&ran.stdout).unwrap();
+        [&report["kept"], &report["lost"]["count"], &report["not_its_own"]].map(Clone::clone)
+    }
+}
+
+#[test]
+fn what_another_pipeline_published_is_not_lost() {
+    for outbox in Outbox::each() {
+        let fixture = outbox.fixture();
+        let first = [(); 4].map(|()| outbox.write("Order"))[0].clone();
+        outbox.drain(&[("p", "progress = \"mark\"")]);
+        (0..3).for_each(|_| drop(outbox.write("Order")));
+        let cursors = [
+            ("p", "progress = \"cursor\""),
+            ("r", "progress = \"cursor\"\nstart = \"unpublished\""),
+            ("s", "progress = \"cursor\"\nstart = \"now\""),
+        ];
+        outbox.drain(&cursors);
+        outbox.write("Order");
+        outbox.drain(&cursors);
+        assert_eq!(outbox.verify("p", 0), [8, 0, 0].map(Value::from));
+        assert_eq!(outbox.verify("r", 0), [4, 0, 4].map(Value::from));
+        assert_eq!(outbox.verify("s", 0), [1, 0, 7].map(Value::from));
+        let show = ["show", &first, "--config", "postrider.toml"];
+        let shown = fixture.run(&show).assert_code(0).stdout;
+        assert_eq!(shown.matches("; this pipeline did not publish it").count(), 2, "{shown}");
+        let shown = fixture.run(&[&show[..], &["--json"]].concat()).assert_code(0).stdout;
+        assert_eq!(shown.matches(r#""not_its_own":true"#).count(), 2, "{shown}");
+        // What it has published is.
+        fixture.write("r.jsonl", "");
+        assert_eq!(outbox.verify("r", 6), [0, 4, 4].map(Value::from));
+    }
+}
+
+#[test]
+fn a_type_that_was_added_is_not_lost_before_the_relay_starts() {
+    for outbox in Outbox::each() {
+        for aggregate_type in ["A", "B", "A", "B"] {
+            outbox.write(aggregate_type);
+        }
+        let matching =
+            |types| format!("progress = \"cursor\"\nmatch = {{ aggregate_type = {types} }}");
+        outbox.drain(&[("p", &matching("[\"A\"]"))]);
+        assert_eq!(outbox.verify("p", 0), [2, 0, 0].map(Value::from));
+        let both = matching("[\"A\", \"B\"]");
+        outbox.configure(&[("p", &both)]);
+        assert_eq!(outbox.verify("p", 0), [2, 0, 2].map(Value::from));
+        outbox.drain(&[("p", &both)]);
+        assert_eq!(outbox.verify("p", 0), [4, 0, 0].map(Value::from));
+    }
+}
+
+/// One event names a topic that cannot be used. It is parked, and the others are verified.
+fn one_bad_topic(url: &str, options: &str, spoil: impl AsyncFn(&str)) {
+    let fixture = Fixture::migrated();
+    let topic = format!("verify-{}", Uuid::now_v7().simple());
+    let configure = |options: &str| {
+        let options = options.replace("TOPIC", &topic);
+        fixture.write(
+            "postrider.toml",
+            format!(
+                "[source]\nurl = \"sqlite:app.db\"\n[[pipeline]]\nname = \"orders\"\n\
+                 [pipeline.retry]\nattempts = 1\n[pipeline.sink]\nurl = \"{url}\"\n\
+                 topic = \"{topic}\"\n{options}"
+            ),
+        );
+    };
+    configure(&format!("create_missing = true\n{options}"));
+    fixture.insert("o1", "OrderPaid", "{}");
+    // Nothing is published yet, so there is no topic to read.
+    let since = ["verify", "--config", "postrider.toml", "--since", "1h", "--json"];
+    let ran = fixture.run(&since).assert_code(0);
+    assert!(ran.stdout.contains(r#""waiting":1,"#), "{}", ran.stdout);
+    drain(&fixture);
+    configure(options);
+    let wrong = format!("{topic}-wrong");
+    tokio::runtime::Runtime::new().unwrap().block_on(spoil(&wrong));
+    let bad = fixture.insert("o2", "OrderPaid", "{}");
+    let choose = "UPDATE outbox SET topic = ?1 WHERE id = ?2";
+    fixture.database().execute(choose, [&wrong, &bad]).unwrap();
+    // Whether something is parked is in the exit code.
+    fixture.run(&["relay", "--config", "postrider.toml", "--drain"]);
+    let counts = |code| {
+        let report = verify(&fixture, code);
+        let names = ["expected", "kept", "waiting", "discarded"];
+        (names.map(|name| report[name].clone()), report)
+    };
+    let (parked, report) = counts(0);
+    assert_eq!(parked, [2, 1, 1, 0].map(Value::from), "{report}");
+    let discard = ["dlq", "discard", &bad, "--yes", "--config", "postrider.toml"];
+    fixture.run(&discard).assert_code(0);
+    let (discarded, report) = counts(0);
+    assert_eq!(discarded, [2, 1, 0, 1].map(Value::from), "{report}");
+
+    // Published by somebody, to where it cannot be looked for.
+    fixture.database().execute("DELETE FROM outbox_failures", []).unwrap();
+    settle(&fixture, &bad);
+    let (_, report) = counts(3);
+    let unreadable = &report["unreadable"][0];
+    assert_eq!((&unreadable["topic"], &unreadable["events"]), (&wrong.clone().into(), &1.into()));
+    let others = (&report["kept"], &report["lost"]["count"], &report["clean"]);
+    assert_eq!(others, (&1.into(), &0.into(), &false.into()), "{report}");
+    let ran = fixture.run(&["verify", "--config", "postrider.toml"]).assert_code(3);
+    assert!(
+        ran.stdout.contains("         1  in topics that cannot be read back"),
+        "{}",
+        ran.stdout
+    );
+    ran.assert_talk(&[&wrong]);
+}
+
+#[test]
+fn a_topic_of_kafka_that_is_missing_hides_no_other() {
+    one_bad_topic(&server("POSTRIDER_TEST_KAFKA"), "", async |_: &str| {});
+}
+
+#[test]
+fn a_subject_of_nats_without_a_stream_hides_no_other() {
+    let options = "stream = \"TOPIC\"\nstream_subjects = [\"TOPIC\"]\n";
+    one_bad_topic(&server("POSTRIDER_TEST_NATS"), options, async |_: &str| {});
+}
+
+#[test]
+fn a_key_of_redis_that_is_no_stream_hides_no_other() {
+    let url = server("POSTRIDER_TEST_REDIS");
+    one_bad_topic(&url, "", async |key: &str| {
+        let client = redis::Client::open(url.as_str()).unwrap();
+        let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+        let set = redis::cmd("SET").arg(key).arg("text").arg("EX").arg(600).take();
+        assert_eq!(set.query_async::<String>(&mut connection).await.unwrap(), "OK");
+    });
 }
 
 /// What `show` says of the place of an event in the broker.

@@ -19,6 +19,10 @@ pub trait Readback: Send {
     /// once all that was there has been read.
     async fn next(&mut self) -> Result<Vec<Kept>, SinkError>;
 
+    /// The topics that are left out because they cannot be read. If that is so of all,
+    /// reading does not begin.
+    fn unreadable(&self) -> &[Unreadable];
+
     /// What became durable before this time may have been removed by the broker, as it was told.
     /// `None` if everything is still there, as far as is known.
     fn kept_since(&self) -> Option<SystemTime>;
@@ -33,6 +37,15 @@ pub struct Scope {
     pub since: Option<SystemTime>,
     /// How the relay wrote it.
     pub format: Format,
+}
+
+/// A topic that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unreadable {
+    /// The topic, subject or stream.
+    pub topic: String,
+    /// Why.
+    pub error: SinkError,
 }
 
 /// A message that a broker keeps.

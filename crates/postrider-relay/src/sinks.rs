@@ -199,9 +199,14 @@ impl SinkSpec {
     }
 
     /// Begins to read back what it has published.
+    ///
+    /// # Errors
+    ///
+    /// The sink is none that can be read back, or cannot be reached, or none of the topics can be
+    /// read. If only some of them cannot, the [others are](Readback::unreadable).
     pub async fn read_back(&self, scope: &Scope) -> Result<Box<dyn Readback>, SinkError> {
         let options = self.read().map_err(problem::misconfigured)?;
-        Ok(match options {
+        let readback: Box<dyn Readback> = match options {
             SinkOptions::File(options) => Box::new(options.read_back(scope)?),
             #[cfg(feature = "kafka")]
             SinkOptions::Kafka(options) => Box::new(options.read_back(scope).await?),
@@ -217,7 +222,11 @@ impl SinkSpec {
                 );
                 return Err(SinkError::new(FailureKind::Misconfigured, message));
             }
-        })
+        };
+        match readback.unreadable() {
+            [first, rest @ ..] if rest.len() + 1 >= scope.topics.len() => Err(first.error.clone()),
+            _ => Ok(readback),
+        }
     }
 
     /// Scratch topics of the same broker, to measure with. `None` if nothing that is sent there can

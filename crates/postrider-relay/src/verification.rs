@@ -1,13 +1,14 @@
 //! Verifies a pipeline from outside: reads its broker back and holds it against the outbox, by
 //! event id.
 //!
-//! It uses nothing of what the pipeline knows about its progress, except to tell what is lost from
-//! what waits. Relays go on meanwhile, so nothing is said of what differs before it was looked at
-//! again:
+//! It uses nothing of what the pipeline knows about its progress, except to tell what it has
+//! published from what it has not. Relays go on meanwhile:
 //!
-//! - An event of the outbox that is not in the broker may wait, or may have been published after
-//!   its place in the broker was passed. Only what is settled, and then still missing when the
-//!   broker is read once more, is lost. What an operator has discarded is not.
+//! - An event of the outbox that is not in the broker may wait, be set aside or discarded, or be
+//!   none that this pipeline ever published. What became of it is asked before the broker is read,
+//!   so that what is published meanwhile is at worst counted as waiting. Only what was published
+//!   by then, and is still missing when the broker is read once more, is lost. Only topics of such
+//!   events are read: another may be one that was never usable.
 //! - A message that is not in the outbox may have been written since, or was pruned long ago. Only
 //!   what is younger than the oldest event of the outbox, and not in it, is a ghost.
 
@@ -17,12 +18,10 @@ mod places;
 use std::collections::{BTreeSet, HashMap};
 use std::time::SystemTime;
 
-use uuid::Uuid;
-
-pub use self::comparison::{Comparison, EXAMPLES_MAX, Expected, Found, Report};
+pub use self::comparison::{Comparison, EXAMPLES_MAX, Expected, Found, NotRead, Report};
 pub use self::places::{LOOKED_AT_MAX, Places, places};
 use crate::config::PipelineConfig;
-use crate::events::{Events, Fate, Standing, Stored, Wanted};
+use crate::events::{Events, Fate, Stored, Wanted};
 use crate::formats::Encoding;
 use crate::readback::{Readback, Scope};
 use crate::sink::SinkError;
@@ -33,7 +32,7 @@ use crate::sources::Progress;
 /// How many events are listed at a time, and how many are read.
 const LISTED_MAX: usize = 100_000;
 const READ_MAX: usize = 1_000;
-/// Most events that are asked for one by one.
+/// Most unknown messages whose events are asked for one by one.
 const ASKED_MAX: usize = 10_000;
 
 /// What is to be verified.
@@ -104,8 +103,8 @@ impl Verification {
                 tell(listed, 0);
             }
         }
-        // Without events there is no topic to look at.
-        let Some(oldest) = oldest else { return Ok(comparison.into_report(None)) };
+        // Without events there is nothing to look for.
+        let Some(oldest) = oldest else { return Ok(comparison.into_report(None, &[])) };
         let mut readback = self.read_back(&topics).await?;
         let mut kept = 0;
         loop {
@@ -119,7 +118,7 @@ impl Verification {
         }
         comparison.forget_unknown_before(self.since.unwrap_or(oldest));
         self.look_again(events, &mut comparison, &topics).await?;
-        Ok(comparison.into_report(readback.kept_since()))
+        Ok(comparison.into_report(readback.kept_since(), readback.unreadable()))
     }
 
     fn wanted(&self) -> Wanted {
@@ -135,7 +134,7 @@ impl Verification {
         Ok(self.sink.read_back(&scope).await?)
     }
 
-    /// Notes events of the outbox, and the topics to which they go.
+    /// Notes events of the outbox, what became of them, and the topics to which they went.
     async fn expect(
         &self,
         events: &dyn Events,
@@ -146,6 +145,8 @@ impl Verification {
     ) -> Result<(), VerificationError> {
         let written: HashMap<i64, SystemTime> =
             stored.iter().filter_map(|it| Some((it.position, it.created_at?))).collect();
+        let fates = events.fates(&self.pipeline, &self.aggregate_types, stored).await?;
+        let fates: HashMap<i64, Fate> = fates.into_iter().collect();
         for read in events.read(stored).await? {
             // What is no event was parked, and can be published by nobody.
             let Ok(event) = read.event else { continue };
@@ -155,7 +156,11 @@ impl Verification {
                 continue;
             }
             let Ok(topic) = self.encoding.route.topic_of(&event) else { continue };
-            topics.insert(topic);
+            // It was removed, and written anew, between the two looks.
+            let Some(fate) = fates.get(&read.position).copied() else { continue };
+            if fate == Fate::Published && !topics.contains(&topic) {
+                topics.insert(topic.clone());
+            }
             let written_at = written.get(&read.position).copied();
             let written_at = written_at.unwrap_or(event.occurred_at());
             *oldest = Some(oldest.map_or(written_at, |oldest| oldest.min(written_at)));
@@ -163,6 +168,8 @@ impl Verification {
                 id: event.id(),
                 key: event.key().clone(),
                 is_out_of_line: event.deliver_after().is_some(),
+                topic,
+                fate,
                 written_at,
             });
         }
@@ -176,24 +183,12 @@ impl Verification {
         comparison: &mut Comparison,
         topics: &BTreeSet<String>,
     ) -> Result<(), VerificationError> {
-        let mut is_any_settled = false;
-        for (index, id) in comparison.missing().into_iter().enumerate() {
-            if index >= ASKED_MAX {
-                comparison.leave_unchecked(id);
-                continue;
-            }
-            match self.fate(events, id).await? {
-                Fate::Published | Fate::NotItsOwn => is_any_settled = true,
-                Fate::Discarded => comparison.was_discarded(id),
-                Fate::Waiting | Fate::SetAside => comparison.waits(id),
-            }
-        }
         for id in comparison.unknown().into_iter().take(ASKED_MAX) {
             if events.event(&id.to_string(), false).await?.is_some() {
                 comparison.known_after_all(id);
             }
         }
-        if is_any_settled {
+        if comparison.is_any_missing() {
             let mut readback = self.read_back(topics).await?;
             loop {
                 let messages = readback.next().await?;
@@ -204,20 +199,5 @@ impl Verification {
             }
         }
         Ok(())
-    }
-
-    async fn fate(&self, events: &dyn Events, id: Uuid) -> Result<Fate, SourceError> {
-        let life = events.event(&id.to_string(), false).await?;
-        // Pruned since, which only what is settled is.
-        let Some(life) = life else { return Ok(Fate::Published) };
-        let mut pipelines = life.pipelines.iter();
-        let standing = pipelines.find(|it| it.pipeline == self.pipeline).map(|it| &it.standing);
-        Ok(match standing {
-            Some(Standing::Settled { .. }) => Fate::Published,
-            Some(Standing::SetAside(aside)) if aside.is_discarded() => Fate::Discarded,
-            Some(Standing::SetAside(_)) => Fate::SetAside,
-            // A pipeline that never ran has settled nothing.
-            Some(Standing::Waiting) | None => Fate::Waiting,
-        })
     }
 }

@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::Args;
 use postrider::Key;
-use postrider_relay::events::{EventLife, EventRow, InPipeline, Standing};
+use postrider_relay::events::{EventLife, EventRow, Fate, InPipeline, Standing, Stored};
 use postrider_relay::operator::Operator;
 use postrider_relay::pauses::Pause;
 use postrider_relay::readback::Kept;
@@ -77,6 +77,9 @@ struct PipelineObject<'l> {
     /// `waiting`, `settled`, `parked`, `deferred`, `queued` or `discarded`.
     state: &'l str,
     settled_at: Option<String>,
+    /// It is settled, and this pipeline has not published it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    not_its_own: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     set_aside: Option<SetAsideObject<'l>>,
     ahead: u64,
@@ -101,15 +104,16 @@ pub(crate) async fn run(args: &ShowArgs, output: Output) -> Result<(), CliError>
     let life = operator.event(&args.event_id, args.payload).await?;
     let life = life.ok_or_else(|| not_found(&args.event_id))?;
     let pauses = operator.pauses().await?;
+    let not_its_own = not_its_own(&*operator, &life).await?;
     let broker = match args.in_broker {
         true => Some(look_in_broker(args, &*operator, &life.event, output).await?),
         false => None,
     };
     if output.is_json() {
-        return output.object(&to_object(&life, &pauses, broker.as_ref()));
+        return output.object(&to_object(&life, &not_its_own, &pauses, broker.as_ref()));
     }
     let places = broker.iter().map(|(pipeline, places)| places_text(pipeline, places));
-    output.data(&[to_text(&life, &pauses), places.collect()].concat())?;
+    output.data(&[to_text(&life, &not_its_own, &pauses), places.collect()].concat())?;
     if life.pipelines.is_empty() {
         output.talk("no relay has ever read this outbox");
     }
@@ -119,6 +123,22 @@ pub(crate) async fn run(args: &ShowArgs, output: Output) -> Result<(), CliError>
         output.talk(&format!("publish it again: postrider dlq retry {id} {}", outbox.flags));
     }
     Ok(())
+}
+
+/// The pipelines that are past the event, and have not published it.
+async fn not_its_own(operator: &dyn Operator, life: &EventLife) -> Result<Vec<String>, CliError> {
+    let EventRow { position, event_id, payload_bytes, created_at, .. } = life.event.clone();
+    let stored = [Stored { position, event_id, payload_bytes, created_at }];
+    let mut names = Vec::new();
+    let is_settled = |it: &&InPipeline| matches!(it.standing, Standing::Settled { .. });
+    for InPipeline { pipeline, .. } in life.pipelines.iter().filter(is_settled) {
+        // What it matches by its configuration may not be what it matched when the event came.
+        let fates = operator.fates(pipeline, &[], &stored).await?;
+        if fates.iter().any(|(_, fate)| *fate == Fate::NotItsOwn) {
+            names.push(pipeline.clone());
+        }
+    }
+    Ok(names)
 }
 
 /// The pipeline that was asked, and where its broker keeps the event.
@@ -196,6 +216,7 @@ fn stopped_by<'p>(
 
 fn to_object<'l>(
     life: &'l EventLife,
+    not_its_own: &[String],
     pauses: &'l [Pause],
     broker: Option<&'l (String, Places)>,
 ) -> LifeObject<'l> {
@@ -206,6 +227,7 @@ fn to_object<'l>(
             Standing::Settled { at } => at.map(rfc3339),
             Standing::SetAside(_) | Standing::Waiting => None,
         },
+        not_its_own: not_its_own.contains(&it.pipeline),
         set_aside: match &it.standing {
             Standing::SetAside(set_aside) => Some(SetAsideObject::new(set_aside)),
             Standing::Settled { .. } | Standing::Waiting => None,
@@ -238,7 +260,7 @@ fn to_object<'l>(
     }
 }
 
-fn to_text(life: &EventLife, pauses: &[Pause]) -> String {
+fn to_text(life: &EventLife, not_its_own: &[String], pauses: &[Pause]) -> String {
     let EventLife { event, in_outbox, pipelines } = life;
     let time = |time: Option<std::time::SystemTime>| time.map_or_else(|| "-".into(), rfc3339);
     let stands = if *in_outbox { "in the outbox" } else { "only set aside, not in the outbox" };
@@ -264,7 +286,12 @@ fn to_text(life: &EventLife, pauses: &[Pause]) -> String {
     text.push_str(&payload_text(event));
     for it in pipelines {
         text.push_str(&format!("\npipeline      {}\n", plain(&it.pipeline)));
-        text.push_str(&format!("state         {}\n", standing_text(&it.standing)));
+        let by_another = match not_its_own.contains(&it.pipeline) {
+            true => "; this pipeline did not publish it",
+            false => "",
+        };
+        let standing = standing_text(&it.standing);
+        text.push_str(&format!("state         {standing}{by_another}\n"));
         if let Some(behind) = &it.behind {
             let (id, ahead) = (plain(&behind.event_id), it.ahead);
             let why = set_aside_text(&behind.set_aside);

@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use clap::Args;
 use postrider_relay::admin::OutboxStatus;
-use postrider_relay::verification::{Found, Report, Verification, VerificationError};
+use postrider_relay::verification::{Found, NotRead, Report, Verification, VerificationError};
 use serde::Serialize;
 
 use crate::error::{CliError, Code};
@@ -45,12 +45,20 @@ struct ReportObject<'r> {
     ghosts: FoundObject<'r>,
     duplicated: FoundObject<'r>,
     out_of_order: FoundObject<'r>,
+    unreadable: Vec<UnreadableObject<'r>>,
     waiting: u64,
     discarded: u64,
+    not_its_own: u64,
     beyond_retention: u64,
-    unchecked: u64,
     older: u64,
     foreign: u64,
+}
+
+#[derive(Serialize)]
+struct UnreadableObject<'r> {
+    topic: &'r str,
+    events: u64,
+    why: &'r str,
 }
 
 #[derive(Serialize)]
@@ -91,8 +99,9 @@ pub(crate) async fn run(args: &VerifyArgs, output: Output) -> Result<(), CliErro
         true => output.object(&to_object(&report))?,
         false => output.data(&to_text(&report))?,
     }
-    if report.is_clean() {
-        return Ok(());
+    if !report.differs() {
+        let unreadable = report.unreadable.into_iter().next();
+        return unreadable.map_or(Ok(()), |unreadable| Err(unreadable.error.into()));
     }
     let what = format!(
         "the broker and the outbox differ: {} lost, {} in no outbox, {} out of order",
@@ -141,13 +150,18 @@ fn to_object(report: &Report) -> ReportObject<'_> {
         ghosts: FoundObject::of(&report.ghosts),
         duplicated: FoundObject::of(&report.duplicated),
         out_of_order: FoundObject::of(&report.out_of_order),
+        unreadable: report.unreadable.iter().map(unreadable_object).collect(),
         waiting: report.waiting,
         discarded: report.discarded,
+        not_its_own: report.not_its_own,
         beyond_retention: report.beyond_retention,
-        unchecked: report.unchecked,
         older: report.older,
         foreign: report.foreign,
     }
+}
+
+fn unreadable_object(it: &NotRead) -> UnreadableObject<'_> {
+    UnreadableObject { topic: &it.topic, events: it.events, why: &it.error.message }
 }
 
 fn to_text(report: &Report) -> String {
@@ -165,10 +179,11 @@ fn to_text(report: &Report) -> String {
     line(report.duplicated.count, "duplicated: there again");
     line(report.waiting, "waiting: not published yet");
     for (count, what) in [
+        (report.unreadable.iter().map(|it| it.events).sum(), "in topics that cannot be read back"),
         (report.discarded, "discarded by an operator: never published"),
+        (report.not_its_own, "never published by this pipeline: not its own"),
         (report.beyond_retention, "too old: no longer kept by the broker"),
         (report.older, "older than what the outbox still has"),
-        (report.unchecked, "not there, and not looked at one by one"),
         (report.foreign, "not a relay's"),
     ] {
         if count > 0 {
@@ -185,6 +200,10 @@ fn to_text(report: &Report) -> String {
             let place = place.as_ref().map(|place| format!(" at {place}")).unwrap_or_default();
             text.push_str(&format!("{what}: {id}{place}\n"));
         }
+    }
+    for NotRead { topic, events, error } in report.unreadable.iter().take(SHOWN_MAX) {
+        let (topic, why) = (plain(topic), plain(&error.message));
+        text.push_str(&format!("cannot be read back: {topic}, of {events} published: {why}\n"));
     }
     text
 }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use tokio::time::sleep;
-use tracing::{info, warn};
+use tokio::time::{sleep, timeout};
+use tracing::{debug, info, warn};
 
 use super::RelayError;
 use crate::config::{PipelineConfig, SourceConfig};
@@ -27,6 +27,8 @@ const CONNECT_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Durati
 /// The longest pause after a lease was handed over. Half of it is the shortest, and no less than
 /// the longest pause between two tries of the relay that asked for it: so that one comes first.
 const HANDED_OVER_PAUSE: Duration = CONNECT_PAUSES.1.saturating_mul(2);
+/// How long a relay whose sink cannot be opened may take to note that.
+const NOTE_MAX: Duration = Duration::from_secs(3);
 /// The two ends of a pipeline, as the log names them.
 const SINK: &str = "sink";
 const SOURCE: &str = "source";
@@ -101,7 +103,13 @@ impl ShardPlan {
         // The sink first: whoever waits for a sink must not hold the outbox.
         let Self { label, told, watched, .. } = self;
         let sink = patiently(label, SINK, told, watched, || self.config.sink.connect()).await;
-        let sink = sink.map_err(RelayError::Sink)?;
+        let sink = match sink {
+            Ok(sink) => sink,
+            Err(error) => {
+                self.note_trouble(&error).await;
+                return Err(RelayError::Sink(error));
+            }
+        };
         watched.has_sink();
         let source = patiently(label, SOURCE, told, watched, || self.spec.connect()).await;
         let source = source.map_err(RelayError::Source)?;
@@ -109,6 +117,22 @@ impl ShardPlan {
         let pipeline = pipeline.sending_to(&self.config.sink_url);
         let pipeline = pipeline.with_pauses(self.pauses.clone());
         Ok(pipeline.counted_by(self.watched.counters.clone()))
+    }
+
+    /// Notes why the sink cannot be opened, instead of what was noted before, if the outbox can be
+    /// had at once. Otherwise another relay has it, and its own sink is what counts.
+    async fn note_trouble(&self, error: &SinkError) {
+        let noting = async {
+            let source = self.spec.connect().await?;
+            let noted = source.note_trouble(Some(&error.message)).await;
+            source.give_back().await;
+            noted
+        };
+        match timeout(NOTE_MAX, noting).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => debug!(pipeline = self.label, %error, "the trouble is not noted"),
+            Err(_) => debug!(pipeline = self.label, "the trouble could not be noted in time"),
+        }
     }
 }
 

@@ -65,6 +65,9 @@ impl<'s> Noting<'s> {
         let since = self.since.checked_sub(CLOCKS_DIFFER_MAX);
         let scope = Scope { topics: topics.into_iter().collect(), since, format };
         let mut readback = sink.read_back(&scope).await?;
+        if let Some(unreadable) = readback.unreadable().first() {
+            return Err(unreadable.error.clone());
+        }
         while !missing.is_empty() {
             let messages = readback.next().await?;
             if messages.is_empty() {

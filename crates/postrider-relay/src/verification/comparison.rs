@@ -7,7 +7,9 @@ use std::time::{Duration, SystemTime};
 use postrider::Key;
 use uuid::Uuid;
 
-use crate::readback::Kept;
+use crate::events::Fate;
+use crate::readback::{Kept, Unreadable};
+use crate::sink::SinkError;
 
 /// Most examples of a kind that are kept.
 pub const EXAMPLES_MAX: usize = 100;
@@ -22,6 +24,10 @@ pub struct Expected {
     /// Its place in the order does not matter: it was delayed on purpose, or set aside and
     /// published later.
     pub is_out_of_line: bool,
+    /// Where the pipeline publishes it.
+    pub topic: String,
+    /// What had become of it in the pipeline before the broker was read.
+    pub fate: Fate,
     /// When it was written.
     pub written_at: SystemTime,
 }
@@ -32,6 +38,7 @@ pub struct Comparison {
     rows: Vec<Row>,
     by_id: HashMap<Uuid, u32>,
     keys: HashMap<Key, u32>,
+    topics: HashMap<String, u32>,
     /// The last row of each key that was found.
     last_of_key: HashMap<u32, u32>,
     unknown: HashMap<Uuid, Kept>,
@@ -46,20 +53,11 @@ pub struct Comparison {
 struct Row {
     id: Uuid,
     key: u32,
+    topic: u32,
     is_out_of_line: bool,
-    state: State,
+    is_found: bool,
+    fate: Fate,
     written_at: SystemTime,
-}
-
-/// What became of an event of the outbox.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Missing,
-    Found,
-    Waiting,
-    Discarded,
-    /// Nobody has looked whether it waits.
-    Unchecked,
 }
 
 /// How many there are, with some examples.
@@ -86,24 +84,44 @@ pub struct Report {
     pub duplicated: Found,
     /// There for the first time after a later event of their key.
     pub out_of_order: Found,
+    /// Published, to topics that could not be read.
+    pub unreadable: Vec<NotRead>,
     /// Not published yet, and not there.
     pub waiting: u64,
     /// Discarded by an operator, and not there.
     pub discarded: u64,
+    /// Not published by this pipeline, and not there: another pipeline published them, or they were
+    /// there before it began, or it did not match their type.
+    pub not_its_own: u64,
     /// Published, and older than what the broker still keeps.
     pub beyond_retention: u64,
-    /// Not there, and nobody has looked whether they wait.
-    pub unchecked: u64,
     /// There, and older than what the outbox still has.
     pub older: u64,
     /// Messages that are no relay's.
     pub foreign: u64,
 }
 
+/// Events that could not be looked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotRead {
+    /// Their topic.
+    pub topic: String,
+    /// How many there are.
+    pub events: u64,
+    /// Why it could not be read.
+    pub error: SinkError,
+}
+
 impl Report {
-    /// Whether nothing is wrong. Duplicates are what at least once means.
+    /// Whether everything could be looked for and nothing is wrong. Duplicates are what at least
+    /// once means.
     pub fn is_clean(&self) -> bool {
-        self.lost.count == 0 && self.ghosts.count == 0 && self.out_of_order.count == 0
+        !self.differs() && self.unreadable.is_empty()
+    }
+
+    /// Whether the broker does not have what it should.
+    pub fn differs(&self) -> bool {
+        self.lost.count > 0 || self.ghosts.count > 0 || self.out_of_order.count > 0
     }
 }
 
@@ -119,13 +137,15 @@ impl Found {
 impl Comparison {
     /// Notes an event of the outbox.
     pub fn expect(&mut self, expected: Expected) {
-        let Expected { id, key, is_out_of_line, written_at } = expected;
+        let Expected { id, key, is_out_of_line, topic, fate, written_at } = expected;
         let count = index(self.keys.len());
         let key = *self.keys.entry(key).or_insert(count);
+        let count = index(self.topics.len());
+        let topic = *self.topics.entry(topic).or_insert(count);
         let rank = index(self.rows.len());
         if self.by_id.insert(id, rank).is_none() {
-            let state = State::Missing;
-            self.rows.push(Row { id, key, is_out_of_line, state, written_at });
+            let is_found = false;
+            self.rows.push(Row { id, key, topic, is_out_of_line, is_found, fate, written_at });
         }
     }
 
@@ -144,11 +164,11 @@ impl Comparison {
             return;
         };
         let row = &mut self.rows[rank as usize];
-        if row.state == State::Found {
+        if row.is_found {
             self.duplicated.add(id, Some(kept.place));
             return;
         }
-        row.state = State::Found;
+        row.is_found = true;
         if row.is_out_of_line {
             return;
         }
@@ -160,39 +180,15 @@ impl Comparison {
         }
     }
 
-    /// The events that were not found.
-    pub fn missing(&self) -> Vec<Uuid> {
-        let is_missing = |row: &&Row| row.state == State::Missing;
-        self.rows.iter().filter(is_missing).map(|row| row.id).collect()
-    }
-
-    /// Notes that a missing event is not published yet.
-    pub fn waits(&mut self, id: Uuid) {
-        self.set(id, State::Waiting);
-    }
-
-    /// Notes that an operator has discarded a missing event.
-    pub fn was_discarded(&mut self, id: Uuid) {
-        self.set(id, State::Discarded);
-    }
-
-    /// Notes that nobody will look whether a missing event waits.
-    pub fn leave_unchecked(&mut self, id: Uuid) {
-        self.set(id, State::Unchecked);
+    /// Whether anything is missing that was published.
+    pub fn is_any_missing(&self) -> bool {
+        self.rows.iter().any(|row| !row.is_found && row.fate == Fate::Published)
     }
 
     /// Notes a message that is read for a second time, to find what is missing.
     pub fn find_again(&mut self, kept: &Kept) {
-        if let Some(id) = kept.id {
-            self.set(id, State::Found);
-        }
-    }
-
-    fn set(&mut self, id: Uuid, state: State) {
-        let rank = self.by_id.get(&id);
-        let row = rank.map(|rank| &mut self.rows[*rank as usize]);
-        if let Some(row) = row.filter(|row| row.state == State::Missing) {
-            row.state = state;
+        if let Some(rank) = kept.id.and_then(|id| self.by_id.get(&id)) {
+            self.rows[*rank as usize].is_found = true;
         }
     }
 
@@ -216,8 +212,9 @@ impl Comparison {
         self.older += (before - self.unknown.len()) as u64;
     }
 
-    /// What was found, if the broker keeps everything since this time.
-    pub fn into_report(self, kept_since: Option<SystemTime>) -> Report {
+    /// What was found, if the broker keeps everything since this time and these topics could not be
+    /// read.
+    pub fn into_report(self, kept_since: Option<SystemTime>, unreadable: &[Unreadable]) -> Report {
         let mut report = Report {
             expected: self.rows.len() as u64,
             kept: self.kept,
@@ -225,25 +222,38 @@ impl Comparison {
             ghosts: Found::default(),
             duplicated: self.duplicated,
             out_of_order: self.out_of_order,
+            unreadable: Vec::new(),
             waiting: 0,
             discarded: 0,
+            not_its_own: 0,
             beyond_retention: 0,
-            unchecked: 0,
             older: self.older,
             foreign: self.foreign,
         };
-        for row in &self.rows {
-            match row.state {
-                State::Found => {}
-                State::Waiting => report.waiting += 1,
-                State::Discarded => report.discarded += 1,
-                State::Unchecked => report.unchecked += 1,
-                State::Missing if kept_since.is_some_and(|since| row.written_at < since) => {
-                    report.beyond_retention += 1;
-                }
-                State::Missing => report.lost.add(row.id, None),
+        let of_topic = |it: &Unreadable| Some((*self.topics.get(&it.topic)?, 0));
+        let mut not_read: HashMap<u32, u64> = unreadable.iter().filter_map(of_topic).collect();
+        for row in self.rows.iter().filter(|row| !row.is_found) {
+            match row.fate {
+                Fate::Waiting | Fate::SetAside => report.waiting += 1,
+                Fate::Discarded => report.discarded += 1,
+                Fate::NotItsOwn => report.not_its_own += 1,
+                Fate::Published => match not_read.get_mut(&row.topic) {
+                    Some(events) => *events += 1,
+                    None if kept_since.is_some_and(|since| row.written_at < since) => {
+                        report.beyond_retention += 1;
+                    }
+                    None => report.lost.add(row.id, None),
+                },
             }
         }
+        report.unreadable = unreadable
+            .iter()
+            .map(|Unreadable { topic, error }| {
+                let events = self.topics.get(topic).and_then(|index| not_read.get(index));
+                let events = events.copied().unwrap_or(0);
+                NotRead { topic: topic.clone(), events, error: error.clone() }
+            })
+            .collect();
         let mut ghosts: Vec<_> = self.unknown.into_iter().collect();
         ghosts.sort_unstable_by_key(|(id, _)| *id);
         for (id, kept) in ghosts {
@@ -277,6 +287,8 @@ mod tests {
             id: id(number),
             key: Key { aggregate_type: "Order".into(), aggregate_id: key.into() },
             is_out_of_line: false,
+            topic: "orders".into(),
+            fate: Fate::Published,
             written_at: SystemTime::UNIX_EPOCH + Duration::from_secs(100),
         }
     }
@@ -296,7 +308,7 @@ mod tests {
         for number in [2, 4, 1, 3] {
             comparison.find(kept(number, "0@1"));
         }
-        let report = comparison.into_report(None);
+        let report = comparison.into_report(None, &[]);
         assert!(report.is_clean(), "{report:?}");
         assert_eq!((report.expected, report.kept, report.duplicated.count), (4, 4, 0));
     }
@@ -307,7 +319,7 @@ mod tests {
         for number in 1..=5 {
             comparison.expect(expected(number, "a"));
         }
-        comparison.expect(expected(6, "a"));
+        comparison.expect(Expected { fate: Fate::Waiting, ..expected(6, "a") });
         for (number, place) in [(1, "0@0"), (3, "0@1"), (2, "0@2"), (3, "0@3"), (5, "0@4")] {
             comparison.find(kept(number, place));
         }
@@ -315,10 +327,9 @@ mod tests {
         comparison.find(kept(78, "0@6"));
         comparison.find(Kept { id: None, ..kept(0, "0@7") });
         assert_eq!(comparison.unknown(), [id(77), id(78)]);
-        assert_eq!(comparison.missing(), [id(4), id(6)]);
-        comparison.waits(id(6));
+        assert!(comparison.is_any_missing());
         comparison.known_after_all(id(78));
-        let report = comparison.into_report(None);
+        let report = comparison.into_report(None, &[]);
         assert!(!report.is_clean());
         let found = |number, place: Option<&str>| Found {
             count: 1,
@@ -336,9 +347,37 @@ mod tests {
         let mut comparison = Comparison::default();
         comparison.expect(expected(1, "a"));
         let later = SystemTime::UNIX_EPOCH + Duration::from_secs(101);
-        let report = comparison.into_report(Some(later));
+        let report = comparison.into_report(Some(later), &[]);
         assert!(report.is_clean());
         assert_eq!(report.beyond_retention, 1);
+    }
+
+    #[test]
+    fn what_the_pipeline_never_published_is_not_lost() {
+        let mut comparison = Comparison::default();
+        let fates = [Fate::NotItsOwn, Fate::Discarded, Fate::Waiting, Fate::NotItsOwn];
+        for (number, fate) in (1..).zip(fates) {
+            comparison.expect(Expected { fate, ..expected(number, "a") });
+        }
+        // Another pipeline has published it, to the same topic.
+        comparison.find(kept(4, "0@0"));
+        assert!(!comparison.is_any_missing());
+        let report = comparison.into_report(None, &[]);
+        assert!(report.is_clean(), "{report:?}");
+        assert_eq!((report.not_its_own, report.discarded, report.waiting), (1, 1, 1));
+    }
+
+    #[test]
+    fn what_could_not_be_looked_for_is_neither_lost_nor_clean() {
+        let mut comparison = Comparison::default();
+        comparison.expect(expected(1, "a"));
+        comparison.expect(Expected { topic: "closed".into(), ..expected(2, "b") });
+        comparison.find(kept(1, "0@0"));
+        let error = SinkError::of_topic("there is no topic closed");
+        let unreadable = Unreadable { topic: "closed".into(), error: error.clone() };
+        let report = comparison.into_report(None, &[unreadable]);
+        assert!(!report.differs() && !report.is_clean(), "{report:?}");
+        assert_eq!(report.unreadable, [NotRead { topic: "closed".into(), events: 1, error }]);
     }
 
     #[test]
@@ -349,16 +388,16 @@ mod tests {
         for number in [2, 1] {
             comparison.find(kept(number, "0@1"));
         }
-        assert!(comparison.into_report(None).is_clean());
+        assert!(comparison.into_report(None, &[]).is_clean());
     }
 
     #[test]
     fn what_came_while_it_was_looked_at_is_neither_lost_nor_a_ghost() {
         let mut comparison = Comparison::default();
         comparison.expect(expected(1, "a"));
-        comparison.expect(expected(2, "a"));
-        comparison.leave_unchecked(id(2));
+        comparison.expect(Expected { fate: Fate::SetAside, ..expected(2, "a") });
         comparison.find_again(&kept(1, "0@1"));
+        assert!(!comparison.is_any_missing());
         let old = Uuid::new_v7(uuid::Timestamp::from_unix(uuid::NoContext, 50, 0));
         let young = Uuid::new_v7(uuid::Timestamp::from_unix(uuid::NoContext, 150, 0));
         for id in [old, young] {
@@ -367,8 +406,8 @@ mod tests {
         comparison.forget_unknown_before(SystemTime::UNIX_EPOCH + Duration::from_secs(100));
         assert_eq!(comparison.unknown(), [young]);
         comparison.known_after_all(young);
-        let report = comparison.into_report(None);
+        let report = comparison.into_report(None, &[]);
         assert!(report.is_clean(), "{report:?}");
-        assert_eq!((report.unchecked, report.older), (1, 1));
+        assert_eq!((report.waiting, report.older), (1, 1));
     }
 }

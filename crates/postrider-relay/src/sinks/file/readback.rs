@@ -13,7 +13,7 @@ use uuid::Uuid;
 use super::failure::failure;
 use super::options::Options;
 use crate::formats::REPLAY_HEADER;
-use crate::readback::{Kept, Readback, Scope};
+use crate::readback::{Kept, Readback, Scope, Unreadable};
 use crate::sink::{FailureKind, SinkError};
 
 /// Most lines that are handed out at once.
@@ -85,6 +85,10 @@ impl Readback for FileReadback {
         self.number = number;
         self.lines = (!kept.is_empty()).then_some(lines);
         Ok(kept)
+    }
+
+    fn unreadable(&self) -> &[Unreadable] {
+        &[]
     }
 
     fn kept_since(&self) -> Option<SystemTime> {

@@ -15,7 +15,7 @@ use uuid::Uuid;
 use super::failure::{Place, failure, no_topic};
 use super::options::Options;
 use crate::formats::REPLAY_HEADER;
-use crate::readback::{Kept, Readback, Scope};
+use crate::readback::{Kept, Readback, Scope, Unreadable};
 use crate::sink::SinkError;
 use crate::sinks::broker_url::BrokerUrl;
 use crate::sinks::kept_ids::{id_header, id_in_body};
@@ -33,6 +33,7 @@ pub(in crate::sinks) struct KafkaReadback {
     reader: Arc<Reader>,
     /// Where partitions end, without those that are read.
     ends: HashMap<(String, i32), i64>,
+    unreadable: Vec<Unreadable>,
     kept_since: Option<SystemTime>,
 }
 
@@ -78,13 +79,19 @@ fn begin(
     let failed =
         |topic: &str, error: &KafkaError| failure(&Place { servers: &servers, topic }, error, None);
     let consumer: BaseConsumer = config.create().map_err(|error| failed("", &error))?;
-    let mut partitions = Vec::new();
+    let (mut partitions, mut unreadable) = (Vec::new(), Vec::new());
     for topic in &scope.topics {
-        let found = extents(&consumer, topic, timeout).map_err(|error| failed(topic, &error))?;
-        if found.is_empty() {
-            return Err(no_topic(&Place { servers: &servers, topic }));
+        let found = match extents(&consumer, topic, timeout) {
+            Ok(found) if found.is_empty() => Err(no_topic(&Place { servers: &servers, topic })),
+            found => found.map_err(|error| failed(topic, &error)),
+        };
+        match found {
+            Ok(found) => partitions.extend(found),
+            Err(error) if error.about_topic => {
+                unreadable.push(Unreadable { topic: topic.clone(), error });
+            }
+            Err(error) => return Err(error),
         }
-        partitions.extend(found);
     }
     let begun = first_offsets(&consumer, &partitions, scope.since, timeout).and_then(|from| {
         let kept_since = kept_since(&consumer, &partitions, timeout)?;
@@ -98,7 +105,7 @@ fn begin(
     let ends = partitions.iter().filter(is_read).map(end).collect();
     let id_header = id_header(scope.format, "ce_");
     let reader = Arc::new(Reader { consumer, servers: servers.clone(), id_header });
-    Ok(KafkaReadback { reader, ends, kept_since })
+    Ok(KafkaReadback { reader, ends, unreadable, kept_since })
 }
 
 /// What a partition keeps.
@@ -134,7 +141,8 @@ fn first_offsets(
     for Extent { topic, partition, begin, .. } in partitions.iter().filter(|it| it.begin < it.end) {
         first.add_partition_offset(topic, *partition, Offset::Offset(*begin))?;
     }
-    let Some(since) = since else { return Ok(first) };
+    // librdkafka refuses a question about no partition.
+    let Some(since) = since.filter(|_| first.count() > 0) else { return Ok(first) };
     let millis = since.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
     let millis = i64::try_from(millis).unwrap_or(i64::MAX);
     first.set_all_offsets(Offset::Offset(millis))?;
@@ -185,6 +193,10 @@ impl Readback for KafkaReadback {
         let (kept, ends) = read.await.map_err(|_| canceled())?;
         self.ends = ends;
         kept
+    }
+
+    fn unreadable(&self) -> &[Unreadable] {
+        &self.unreadable
     }
 
     fn kept_since(&self) -> Option<SystemTime> {

@@ -15,7 +15,7 @@ use uuid::Uuid;
 use super::options::{CheckedOptions, Options};
 use super::{connecting, streams, unavailable};
 use crate::formats::REPLAY_HEADER;
-use crate::readback::{Kept, Readback, Scope};
+use crate::readback::{Kept, Readback, Scope, Unreadable};
 use crate::sink::SinkError;
 use crate::sinks::kept_ids::{id_header, id_in_body};
 use crate::sinks::problem;
@@ -34,6 +34,7 @@ pub(in crate::sinks) struct NatsReadback {
     /// Not `Nats-Msg-Id`, which a replay has anew.
     id_header: Option<String>,
     since: Option<SystemTime>,
+    unreadable: Vec<Unreadable>,
     kept_since: Option<SystemTime>,
 }
 
@@ -52,13 +53,16 @@ impl Options {
     ) -> Result<NatsReadback, SinkError> {
         let options = self.check().map_err(problem::misconfigured)?;
         let connection = connecting::connect(&options).await?;
-        let mut names = BTreeSet::new();
+        let (mut names, mut unreadable) = (BTreeSet::new(), Vec::new());
         for subject in &scope.topics {
             let found = streams::stream_of(&connection, &options, subject).await;
             match found.map_err(|error| error.verdict(&connection, &options))? {
-                Some(name) => names.insert(name),
-                None => return Err(streams::no_stream(subject, &connection, &options)),
-            };
+                Some(name) => drop(names.insert(name)),
+                None => unreadable.push(Unreadable {
+                    topic: subject.clone(),
+                    error: streams::no_stream(subject, &connection, &options),
+                }),
+            }
         }
         let context = context(&options, connection.client.clone());
         let (mut streams, mut kept_since) = (Vec::new(), None);
@@ -72,7 +76,8 @@ impl Options {
         }
         let (subjects, since) = (scope.topics.clone(), scope.since);
         let id_header = id_header(scope.format, "ce-");
-        Ok(NatsReadback { streams, reading: None, subjects, id_header, since, kept_since })
+        let reading = None;
+        Ok(NatsReadback { streams, reading, subjects, id_header, since, unreadable, kept_since })
     }
 }
 
@@ -156,6 +161,10 @@ impl Readback for NatsReadback {
             }
         }
         Ok(kept)
+    }
+
+    fn unreadable(&self) -> &[Unreadable] {
+        &self.unreadable
     }
 
     fn kept_since(&self) -> Option<SystemTime> {

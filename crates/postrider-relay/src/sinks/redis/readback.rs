@@ -11,7 +11,7 @@ use super::connection::Connector;
 use super::failure;
 use super::options::Options;
 use crate::formats::REPLAY_HEADER;
-use crate::readback::{Kept, Readback, Scope};
+use crate::readback::{Kept, Readback, Scope, Unreadable};
 use crate::sink::SinkError;
 use crate::sinks::kept_ids::{id_header, id_in_body};
 use crate::sinks::problem;
@@ -25,6 +25,7 @@ pub(in crate::sinks) struct RedisReadback {
     /// The streams that are not read to their end, the last one of them next.
     streams: Vec<Part>,
     id_header: Option<String>,
+    unreadable: Vec<Unreadable>,
     kept_since: Option<SystemTime>,
 }
 
@@ -51,6 +52,7 @@ impl Options {
             connector: Connector::new(login),
             streams: Vec::new(),
             id_header: id_header(scope.format, "ce-"),
+            unreadable: Vec::new(),
             kept_since: None,
         };
         let from = match scope.since {
@@ -60,9 +62,16 @@ impl Options {
             None => "-".to_owned(),
         };
         for stream in &scope.topics {
-            if let Some(to) = readback.last_id(stream).await? {
-                readback.look_for_trimming(stream).await?;
-                readback.streams.push(Part { stream: stream.clone(), from: from.clone(), to });
+            match readback.last_id(stream).await {
+                Ok(Some(to)) => {
+                    readback.look_for_trimming(stream).await?;
+                    readback.streams.push(Part { stream: stream.clone(), from: from.clone(), to });
+                }
+                Ok(None) => {}
+                Err(error) if error.about_topic => {
+                    readback.unreadable.push(Unreadable { topic: stream.clone(), error });
+                }
+                Err(error) => return Err(error),
             }
         }
         Ok(readback)
@@ -72,7 +81,7 @@ impl Options {
 impl RedisReadback {
     async fn last_id(&self, stream: &str) -> Result<Option<String>, SinkError> {
         let last = cmd("XREVRANGE").arg(stream).arg("+").arg("-").arg("COUNT").arg(1).take();
-        Ok(self.entries(last).await?.into_iter().next().map(|(id, _)| id))
+        Ok(self.entries(stream, last).await?.into_iter().next().map(|(id, _)| id))
     }
 
     /// Whether entries were taken out of a stream, and how old the first one is that is left.
@@ -93,16 +102,16 @@ impl RedisReadback {
         };
         if added > length {
             let first = cmd("XRANGE").arg(stream).arg("-").arg("+").arg("COUNT").arg(1).take();
-            let first = self.entries(first).await?.into_iter().next();
+            let first = self.entries(stream, first).await?.into_iter().next();
             self.kept_since = self.kept_since.max(first.and_then(|(id, _)| time_of(&id)));
         }
         Ok(())
     }
 
-    async fn entries(&self, command: redis::Cmd) -> Result<Vec<Entry>, SinkError> {
+    async fn entries(&self, stream: &str, command: redis::Cmd) -> Result<Vec<Entry>, SinkError> {
         let server = self.connector.server();
         match self.connector.run(vec![command]).await?.pop() {
-            Some(Value::ServerError(error)) => Err(failure::answered(server, &error)),
+            Some(Value::ServerError(error)) => Err(failure::refused(server, stream, &error)),
             Some(answer) => from_redis_value(answer).map_err(|_| failure::not_understood(server)),
             None => Err(failure::not_understood(server)),
         }
@@ -130,7 +139,7 @@ impl Readback for RedisReadback {
         while let Some(Part { stream, from, to }) = self.streams.pop() {
             let mut range = cmd("XRANGE");
             range.arg(&stream).arg(&from).arg(&to).arg("COUNT").arg(BATCH_MAX);
-            let entries = self.entries(range).await?;
+            let entries = self.entries(&stream, range).await?;
             let Some((last, _)) = entries.last() else { continue };
             let kept = entries.iter().map(|entry| self.kept(&stream, entry)).collect();
             if entries.len() == BATCH_MAX {
@@ -139,6 +148,10 @@ impl Readback for RedisReadback {
             return Ok(kept);
         }
         Ok(Vec::new())
+    }
+
+    fn unreadable(&self) -> &[Unreadable] {
+        &self.unreadable
     }
 
     fn kept_since(&self) -> Option<SystemTime> {
