@@ -108,16 +108,20 @@ impl Progress {
     ///
     /// # Errors
     ///
-    /// A number is one that no relay writes, and would take more memory than the notes have bytes.
+    /// A number is one that no relay writes: it would take more memory than the notes have bytes, or
+    /// another note has it.
     pub(super) fn after(
         found: impl IntoIterator<Item = (String, Vec<u8>)>,
         window: usize,
     ) -> Result<(Self, HashSet<Uuid>), ForeignNote> {
         let mut notes = Vec::new();
+        let mut numbers = HashSet::new();
         for (key, value) in found {
             let place = key.rsplit_once('/').and_then(|(_, place)| place.parse::<u32>().ok());
             let Some((place, content)) = place.zip(Content::read(&value)) else { continue };
-            if place >= PLACES_MAX || content.number >= NUMBER_MAX {
+            // A relay gives each transaction a number of its own.
+            let is_new = numbers.insert(content.number);
+            if place >= PLACES_MAX || content.number >= NUMBER_MAX || !is_new {
                 return Err(ForeignNote(key));
             }
             notes.push((content, place));
