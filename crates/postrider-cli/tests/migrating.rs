@@ -24,7 +24,7 @@ fn postgres_is_migrated_once() {
     postgres
         .migrate(&["verify"])
         .assert_code(6)
-        .assert_talk(&["outbox is not as its migrations make it: 4 differences", "  fix: run `"]);
+        .assert_talk(&["outbox is not as its migrations make it: 5 differences", "  fix: run `"]);
 
     let migrated = postgres.migrate(&["--json"]).assert_code(0);
     assert_eq!(
