@@ -304,7 +304,8 @@ async fn a_consumer_without_handlers_is_a_mistake() {
 fn no_request_makes_the_verifier_panic() {
     let verifier = Verifier::new([SECRET]).unwrap();
     let names = ["webhook-id", "webhook-timestamp", "webhook-signature"];
-    let samples = ["msg_1", "1767323045", "v1,K5oZfzN95Z9UVu1EsfQmfVNQhnkZ2pj9o9NDN/H/pI4= v1,", ""];
+    let samples =
+        ["msg_1", "1767323045", "v1,K5oZfzN95Z9UVu1EsfQmfVNQhnkZ2pj9o9NDN/H/pI4= v1,", ""];
     let mut rng = fastrand::Rng::with_seed(16);
     for _ in 0..20_000 {
         let mut headers = axum::http::HeaderMap::new();
