@@ -163,7 +163,13 @@ async fn sent_to(to: To, events: u64, keys: usize) -> Outcome<Measured> {
         }
         To::Http => {
             let url = endpoint::start().await?;
-            return drained(source, sink(&url, "").await?, Encoding::default(), events).await;
+            return drained(
+                source,
+                sink(&url, "allow_private = true").await?,
+                Encoding::default(),
+                events,
+            )
+            .await;
         }
     };
     let url = url(broker)?;
