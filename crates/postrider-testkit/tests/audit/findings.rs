@@ -94,6 +94,10 @@ async fn an_event_that_is_in_no_table_is_one() {
     let name = shop.database.name();
     shop.run(&format!("SELECT pg_create_logical_replication_slot('postrider_{name}', 'pgoutput')"))
         .await;
+    shop.run(
+        "INSERT INTO outbox_checkpoints (pipeline, progress, lsn) VALUES ('p', 'cursor', '0/1')",
+    )
+    .await;
     shop.run(&format!("BEGIN; INSERT INTO orders VALUES (2); {message}; COMMIT")).await;
     shop.run(&message).await;
     let report = begun.finish().await;

@@ -18,7 +18,7 @@ $$;
 -- consumers take for theirs. A lost COMMIT is looked up by a function, for ids that it knows.
 GRANT INSERT (id, aggregate_type, aggregate_id, event_type, event_version, payload, content_type,
     headers, topic, occurred_at, deliver_after) ON {outbox} TO {writer};
-REVOKE SELECT ON {outbox} FROM {writer};
+REVOKE SELECT, UPDATE, DELETE, TRUNCATE ON {outbox} FROM {writer};
 -- A claim keeps an event from taking effect, for any consumer that it names. Claims are the
 -- consumer's: an application that publishes and consumes gets both roles.
 REVOKE ALL ON inbox, inbox_versions, inbox_messages FROM {writer};

@@ -30,7 +30,11 @@ pub async fn watch(client: &Client) {
     let slot = format!(
         "SELECT pg_create_logical_replication_slot('{NAME}' || pg_backend_pid(), 'pgoutput', true)"
     );
-    for sql in [publication, slot] {
+    // As a pipeline writes down that it reads the log.
+    let checkpoint = "INSERT INTO outbox_checkpoints (pipeline, progress, lsn)
+         VALUES ('watch', 'cursor', '0/1') ON CONFLICT DO NOTHING"
+        .to_owned();
+    for sql in [publication, slot, checkpoint] {
         client.batch_execute(&sql).await.expect("the log can be watched");
     }
 }
