@@ -148,8 +148,12 @@ impl Exam<'_> {
                 "nobody reads the slot {slot}, which keeps {kept} of the log, and no pipeline of \
                  this outbox has it: another outbox of this database may, or it was left behind"
             );
-            let sql = format!("SELECT pg_drop_replication_slot('{slot}')");
-            findings.push(Finding::warn(CHECK, found).about(slot).with(Fix::sql(sql)));
+            // No statement to copy: dropping the slot of another outbox can lose events.
+            let advice = format!(
+                "if no other outbox of this database has it, run SELECT \
+                 pg_drop_replication_slot('{slot}')"
+            );
+            findings.push(Finding::warn(CHECK, found).about(slot).with(Fix::advice(advice)));
         }
         if findings.is_empty() {
             findings.push(Finding::ok(CHECK, "no slot of ours was left behind"));
@@ -174,7 +178,7 @@ fn wal_kept(limit: i64, guard: u64) -> Finding {
         );
         let fix = format!(
             "run ALTER SYSTEM SET max_slot_wal_keep_size = '{}MB', then SELECT pg_reload_conf(); a \
-             slot that is lost is healed from the table",
+             slot that is lost is healed from the table, but for events that only the log has",
             2 * guard / MIB
         );
         return Finding::warn(CHECK, found).with(Fix::advice(fix));
